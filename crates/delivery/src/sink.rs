@@ -1,0 +1,158 @@
+//! Where events go: the trait that every sink implements, and why an event was not taken.
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+
+use crate::event::CloudEvent;
+use crate::retry::{self, Verdict};
+
+/// What a client library said; kept as the source of our errors.
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why one event was not taken.
+///
+/// Targets are written without credentials; no variant carries a body.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The far side could not be reached, or the connection broke before it answered.
+    #[error("reach {target}")]
+    Connect {
+        /// Broker, topic or endpoint.
+        target: String,
+        /// What the client library said.
+        #[source]
+        source: Cause,
+    },
+    /// The far side did not answer in time; it may or may not have the event.
+    #[error("wait for {target} to take the event, {after:?} and no answer")]
+    Timeout {
+        /// Broker, topic or endpoint.
+        target: String,
+        /// How long we waited.
+        after: Duration,
+    },
+    /// Credentials were refused by a broker.
+    #[error("authenticate to {target}")]
+    Denied {
+        /// Broker or topic.
+        target: String,
+        /// What the client library said.
+        #[source]
+        source: Cause,
+    },
+    /// The broker accepted the connection, and refused what we asked of it: an exchange of another type (406), a
+    /// topic that does not exist.
+    #[error("use {target}: {detail}")]
+    Misconfigured {
+        /// Exchange or topic.
+        target: String,
+        /// What does not fit.
+        detail: String,
+        /// What to change.
+        hint: &'static str,
+    },
+    /// The broker took the message, found no queue for it, and returned it.
+    #[error("route through {target}: no queue is bound for routing key {routing_key:?}")]
+    Unroutable {
+        /// Exchange.
+        target: String,
+        /// Routing key.
+        routing_key: String,
+    },
+    /// The broker negatively acknowledged the message.
+    #[error("publish to {target}: {detail}")]
+    Refused {
+        /// Exchange or topic.
+        target: String,
+        /// What it said.
+        detail: String,
+    },
+    /// The endpoint answered with a status that is not a success.
+    #[error("post to {target}: status {status}")]
+    Status {
+        /// Endpoint.
+        target: String,
+        /// HTTP status code.
+        status: u16,
+        /// The answer's `Retry-After`.
+        retry_after: Option<Duration>,
+    },
+    /// The event is larger than the far side takes.
+    #[error("publish {size} bytes to {target}, which takes at most {limit}")]
+    TooLarge {
+        /// Broker, topic or endpoint.
+        target: String,
+        /// Bytes of the event.
+        size: usize,
+        /// Bytes the far side takes.
+        limit: usize,
+    },
+    /// The embedded broker could not store the event.
+    #[error("store the event")]
+    Store {
+        /// What the store said.
+        #[source]
+        source: Cause,
+    },
+}
+
+impl Error {
+    /// What to do with the event now.
+    pub fn verdict(&self) -> Verdict {
+        match self {
+            Self::Connect { .. }
+            | Self::Timeout { .. }
+            | Self::Misconfigured { .. }
+            | Self::Unroutable { .. }
+            | Self::Refused { .. }
+            | Self::Store { .. } => Verdict::Retry { after: None },
+            Self::Denied { .. } => Verdict::Provisional,
+            Self::TooLarge { .. } => Verdict::Permanent,
+            Self::Status { status, retry_after, .. } => retry::classify(*status, *retry_after),
+        }
+    }
+
+    /// A closed set of names for metrics and logs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Connect { .. } => "connect",
+            Self::Timeout { .. } => "timeout",
+            Self::Denied { .. } => "denied",
+            Self::Misconfigured { .. } => "misconfigured",
+            Self::Unroutable { .. } => "unroutable",
+            Self::Refused { .. } => "refused",
+            Self::Status { .. } => "status",
+            Self::TooLarge { .. } => "too_large",
+            Self::Store { .. } => "store",
+        }
+    }
+
+    /// What the operator can check or change.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Connect { .. } => "check that the address is right and that the far side is running",
+            Self::Timeout { .. } => "check the load of the far side and the network to it",
+            Self::Denied { .. } => "check user, password and permissions",
+            Self::Misconfigured { hint, .. } => hint,
+            Self::Unroutable { .. } => "bind a queue to the exchange, or start the consumers that do",
+            Self::Refused { .. } => "check the broker's log, its disk and memory alarms and the queue's limits",
+            Self::Status { .. } => "check the endpoint's log for this request",
+            Self::TooLarge { .. } => "send fewer or smaller fields",
+            Self::Store { .. } => "check free space and permissions of the store's directory",
+        }
+    }
+}
+
+/// Publishes events. `Ok` means the far side has taken responsibility: a publisher confirm, a 2xx, a server ack.
+pub trait EventSink: Send + Sync {
+    /// The name in metrics and logs: `rabbitmq`, `gcp-pubsub`, `http`.
+    fn kind(&self) -> &'static str;
+
+    /// Publishes a window of events; result `i` is the true outcome of event `i`, whatever happened to its
+    /// neighbours. Never panics, and never waits longer than the sink's own timeout.
+    fn publish_all<'a>(&'a self, events: &'a [CloudEvent]) -> BoxFuture<'a, Vec<Result<(), Error>>>;
+
+    /// Asks whether the far side would take an event now; readiness reports the answer.
+    fn check(&self) -> BoxFuture<'_, Result<(), Error>>;
+}

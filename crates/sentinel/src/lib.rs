@@ -1,0 +1,1 @@
+//! Polls a HyperFleet API, decides per resource whether it is due, and publishes reconcile events.

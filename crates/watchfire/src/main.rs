@@ -1,0 +1,3 @@
+//! The `watchfire` binary.
+
+fn main() {}
