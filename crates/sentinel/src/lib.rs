@@ -1,1 +1,21 @@
 //! Polls a HyperFleet API, decides per resource whether it is due, and publishes reconcile events.
+//!
+//! Whether to publish is decided in [`decision`]; what is sent is put together in [`payload`] and [`event`]; the loop
+//! around them is [`service`].
+
+pub mod api;
+pub mod config;
+pub mod decision;
+pub mod event;
+pub mod inflight;
+pub mod metrics;
+pub mod page;
+pub mod payload;
+mod publish;
+pub mod resource;
+pub mod selector;
+pub mod service;
+pub mod template;
+
+pub use config::SentinelConfig;
+pub use service::Sentinel;

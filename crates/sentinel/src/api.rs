@@ -1,0 +1,268 @@
+//! Asks a HyperFleet API for a list, page by page.
+//!
+//! One request has a timeout, a cap on what it reads, and retries with backoff within a budget; a `Retry-After` is
+//! never undercut. What the API says when it refuses is explained; bodies never reach a log.
+
+use std::time::Duration;
+
+use bytes::BytesMut;
+use http::{StatusCode, header};
+use reqwest::Client;
+use secrecy::ExposeSecret;
+use tracing::debug;
+use url::Url;
+use watchfire_delivery::retry::{Backoff, retry_after};
+use watchfire_runtime::clock;
+use watchfire_runtime::secret::{self, SecretSource};
+
+use crate::page::Page;
+
+pub mod paging;
+mod problem;
+pub mod projection;
+
+/// What one answer may weigh. A page of 100 is some 200 KB; an API that answers everything at once still fits with
+/// tens of thousands of resources.
+const MAX_BODY: usize = 64 * 1024 * 1024;
+
+/// How long one request is retried before the cycle gives up on it.
+const RETRY_BUDGET: Duration = Duration::from_secs(30);
+
+/// 500 ms, doubled, at most 8 s.
+const BACKOFF: Backoff =
+    Backoff { initial: Duration::from_millis(500), multiplier: 2.0, max: Duration::from_secs(8) };
+
+/// Why a list could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The token could not be read.
+    #[error("read the API token")]
+    Token(#[source] secret::Error),
+    /// The API could not be reached, or the connection broke.
+    #[error("reach {url}")]
+    Connect {
+        /// What was asked, without its query.
+        url: String,
+        /// What the client said.
+        #[source]
+        source: reqwest::Error,
+    },
+    /// No answer in time.
+    #[error("wait for {url}, {after:?} and no complete answer")]
+    Timeout {
+        /// What was asked.
+        url: String,
+        /// The configured timeout.
+        after: Duration,
+    },
+    /// The API refused.
+    #[error("list {url}: status {status}{detail}")]
+    Status {
+        /// What was asked.
+        url: String,
+        /// The answer's status.
+        status: StatusCode,
+        /// What its problem document says, if it is one.
+        detail: String,
+        /// The answer's `Retry-After`.
+        retry_after: Option<Duration>,
+    },
+    /// An answer that is not JSON.
+    #[error("list {url}: the answer is {content_type}, not JSON")]
+    NotJson {
+        /// What was asked.
+        url: String,
+        /// The answer's content type.
+        content_type: String,
+    },
+    /// JSON that is no list, or breaks off.
+    #[error("read the list of {url}")]
+    Malformed {
+        /// What was asked.
+        url: String,
+        /// Where and what.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// More than we are willing to read.
+    #[error("read the list of {url}: the answer is larger than {} MiB", MAX_BODY / 1024 / 1024)]
+    TooLarge {
+        /// What was asked.
+        url: String,
+    },
+}
+
+impl Error {
+    /// `auth_error` or `fetch_error`, as dashboards know them.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Token(_) => "auth_error",
+            Self::Status { status, .. } if matches!(status.as_u16(), 401 | 403) => "auth_error",
+            _ => "fetch_error",
+        }
+    }
+
+    /// What the operator can check or change.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Token(_) => "check the token file's path and permissions",
+            Self::Connect { .. } => "check hyperfleet_api.endpoint, DNS, and that the API is running",
+            Self::Timeout { .. } => "check the API's load, or raise hyperfleet_api.timeout",
+            Self::Status { status, .. } => match status.as_u16() {
+                400 => "the API does not take this query; check its version and resource_type",
+                401 => "the token is missing, expired or of the wrong audience; check HYPERFLEET_API_TOKEN or the token file",
+                403 => "the token is valid but may not list this; check its role and tenant at the API",
+                404 => "check resource_type (the plural the API serves, such as clusters) and hyperfleet_api.endpoint",
+                300..=399 => "redirects are not followed; set hyperfleet_api.endpoint to the final address",
+                429 => "the API asks to slow down; raise poll_interval or its limits",
+                _ => "check the API's log for this request",
+            },
+            Self::NotJson { .. } => "something else answers at hyperfleet_api.endpoint: a login page, a proxy or another service?",
+            Self::Malformed { .. } => "the answer breaks off or is no list; check the API's version and proxies in between",
+            Self::TooLarge { .. } => "the API answers without paging; select fewer resources, or use an API that pages",
+        }
+    }
+
+    /// How long the API asked us to stay away, at least.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+
+    fn is_transient(&self) -> bool {
+        match self {
+            Self::Connect { .. } | Self::Timeout { .. } => true,
+            // An answer that breaks off may be whole the next time; one of another shape will not.
+            Self::Malformed { source, .. } => source.is_eof(),
+            Self::Status { status, .. } => matches!(status.as_u16(), 408 | 429 | 500..=599),
+            Self::Token(_) | Self::NotJson { .. } | Self::TooLarge { .. } => false,
+        }
+    }
+}
+
+/// Hears of every failed attempt, so that readiness can say why before the retries are used up.
+pub type OnFailure<'a> = &'a (dyn Fn(&Error) + Send + Sync);
+
+/// What the client needs to know.
+#[derive(Debug, Clone)]
+pub struct ApiConfig {
+    /// Base address, for example `http://hyperfleet-api:8000`.
+    pub endpoint: Url,
+    /// For one request, from connecting to the last byte.
+    pub timeout: Duration,
+    /// Bearer token.
+    pub token: Option<SecretSource>,
+    /// A plural such as `clusters`.
+    pub resource_type: String,
+}
+
+/// A client of one list endpoint.
+pub struct Api {
+    http: Client,
+    list: Url,
+    timeout: Duration,
+    token: Option<SecretSource>,
+}
+
+impl Api {
+    /// Prepares the client; connects to nothing.
+    pub fn new(config: &ApiConfig) -> Result<Self, reqwest::Error> {
+        let http = Client::builder()
+            .timeout(config.timeout)
+            .connect_timeout(config.timeout.min(Duration::from_secs(5)))
+            .redirect(reqwest::redirect::Policy::none())
+            .user_agent(concat!("watchfire-sentinel/", env!("CARGO_PKG_VERSION")))
+            .build()?;
+        let mut list = config.endpoint.clone();
+        let base = list.path().trim_end_matches('/').to_owned();
+        list.set_path(&format!("{base}/api/hyperfleet/v1/{}", config.resource_type));
+        Ok(Self { http, list, timeout: config.timeout, token: config.token.clone() })
+    }
+
+    /// Reads one page, retrying what may pass within the budget; `failed` hears of every attempt that did not work.
+    pub async fn get(&self, query: &[(&str, &str)], failed: OnFailure<'_>) -> Result<Page, Error> {
+        let begun = tokio::time::Instant::now();
+        let mut attempt = 0;
+        loop {
+            let error = match self.get_once(query).await {
+                Ok(page) => return Ok(page),
+                Err(error) => error,
+            };
+            failed(&error);
+            let wait = BACKOFF.delay(attempt, rand::random(), error.retry_after());
+            if !error.is_transient() || begun.elapsed() + wait > RETRY_BUDGET {
+                return Err(error);
+            }
+            debug!(error = %watchfire_runtime::chain(&error), attempt, "list refused, trying again");
+            tokio::time::sleep(wait).await;
+            attempt += 1;
+        }
+    }
+
+    async fn get_once(&self, query: &[(&str, &str)]) -> Result<Page, Error> {
+        let mut url = self.list.clone();
+        url.query_pairs_mut().extend_pairs(query);
+        let mut request = self.http.get(url).header(header::ACCEPT, "application/json");
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token.current().map_err(Error::Token)?.expose_secret());
+        }
+        let mut response = request.send().await.map_err(|source| self.transport(source))?;
+
+        let status = response.status();
+        let headers = response.headers().clone();
+        let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("untyped");
+        let body = match self.read(&mut response).await {
+            Ok(body) => body,
+            // The status explains more than the body that did not come.
+            Err(_) if !status.is_success() => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        if !status.is_success() {
+            return Err(Error::Status {
+                url: self.name(),
+                status,
+                detail: problem::explain(content_type, &body),
+                retry_after: headers
+                    .get(header::RETRY_AFTER)
+                    .and_then(|value| value.to_str().ok())
+                    .and_then(|value| retry_after(value, clock::now())),
+            });
+        }
+        let malformed = |source| Error::Malformed { url: self.name(), source };
+        match String::from_utf8(body).map_err(|error| serde::de::Error::custom(error.utf8_error())) {
+            Ok(body) if body.trim_start().starts_with(['{', '[']) => Page::parse(body).map_err(malformed),
+            Err(source) if content_type.contains("json") => Err(malformed(source)),
+            Ok(body) if content_type.contains("json") => Page::parse(body).map_err(malformed),
+            _ => Err(Error::NotJson { url: self.name(), content_type: content_type.chars().take(80).collect() }),
+        }
+    }
+
+    async fn read(&self, response: &mut reqwest::Response) -> Result<Vec<u8>, Error> {
+        let announced = response.content_length().and_then(|length| usize::try_from(length).ok()).unwrap_or(0);
+        let mut body = BytesMut::with_capacity(announced.min(1024 * 1024));
+        while let Some(chunk) = response.chunk().await.map_err(|source| self.transport(source))? {
+            if body.len() + chunk.len() > MAX_BODY {
+                return Err(Error::TooLarge { url: self.name() });
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body.into())
+    }
+
+    fn transport(&self, source: reqwest::Error) -> Error {
+        if source.is_timeout() {
+            Error::Timeout { url: self.name(), after: self.timeout }
+        } else {
+            Error::Connect { url: self.name(), source: source.without_url() }
+        }
+    }
+
+    /// What is asked, for errors: without userinfo and query.
+    fn name(&self) -> String {
+        let origin = self.list.host_str().unwrap_or("?");
+        let port = self.list.port().map(|port| format!(":{port}")).unwrap_or_default();
+        format!("{}://{origin}{port}{}", self.list.scheme(), self.list.path())
+    }
+}

@@ -1,0 +1,164 @@
+//! Walks a list from its first to its last page: none missed, none twice.
+//!
+//! By key (`order=id asc`, `search=id > 'last'`) where the API understands it: the second request shows, by answering
+//! and by repeating nothing of the first. Otherwise by offset, where what moves between two requests can be missed
+//! (the next cycle heals it) and what is repeated is dropped. Ids are never compared for order: only the server knows
+//! its collation. A page that brings nothing new ends the walk, so no server can keep us in it.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
+
+use tracing::debug;
+
+use super::{Api, Error, OnFailure};
+use crate::page::Page;
+use crate::resource::parse_id;
+
+/// What the API takes at the most.
+pub const PAGE_SIZE: usize = 100;
+
+/// What to list.
+#[derive(Debug, Clone, Default)]
+pub struct Query {
+    /// Today's filter.
+    pub search: Option<String>,
+    /// The filter of older APIs.
+    pub labels: Option<String>,
+    /// Only these fields.
+    pub fields: Option<String>,
+}
+
+/// A walk over one list.
+pub struct Pages<'a> {
+    api: &'a Api,
+    query: &'a Query,
+    failed: OnFailure<'a>,
+    state: State,
+    /// Requests made so far.
+    pub requests: usize,
+}
+
+enum State {
+    First,
+    /// The first page is out; whether the API pages by key is not known yet.
+    Undecided { last: String, first: HashSet<String> },
+    Key { last: String },
+    Offset { page: usize, before: HashSet<u64>, walked: HashSet<u64>, hasher: RandomState },
+    Done,
+}
+
+impl<'a> Pages<'a> {
+    /// Begins a walk; `failed` hears of every attempt that did not work.
+    pub fn new(api: &'a Api, query: &'a Query, failed: OnFailure<'a>) -> Self {
+        Self { api, query, failed, state: State::First, requests: 0 }
+    }
+
+    /// The next page, with only what no earlier page brought; `None` at the end.
+    pub async fn next(&mut self) -> Result<Option<Page>, Error> {
+        loop {
+            match std::mem::replace(&mut self.state, State::Done) {
+                State::Done => return Ok(None),
+                State::First => {
+                    let page = self.by_key(None).await?;
+                    // More than we asked for, and no count that says there is more: the API does not page.
+                    let unpaged = page.len() > PAGE_SIZE && page.total.is_none();
+                    self.state = match last_id(&page) {
+                        Some(last) if !unpaged && more(&page) => State::Undecided { last, first: ids(&page) },
+                        _ => State::Done,
+                    };
+                    return Ok(Some(page));
+                }
+                State::Undecided { last, first } => match self.by_key(Some(&last)).await {
+                    Ok(page) if page.items().filter_map(parse_id).all(|id| !first.contains(id.as_ref())) => {
+                        return Ok(self.advance(page, &last));
+                    }
+                    Ok(_) => self.fall_back(&first, "the API repeats the first page"),
+                    Err(Error::Status { status, .. }) if matches!(status.as_u16(), 400 | 422) => {
+                        self.fall_back(&first, "the API refuses a search by id");
+                    }
+                    Err(error) => return Err(error),
+                },
+                State::Key { last } => {
+                    let page = self.by_key(Some(&last)).await?;
+                    return Ok(self.advance(page, &last));
+                }
+                State::Offset { page: number, before, mut walked, hasher } => {
+                    let mut page = self.by_offset(number).await?;
+                    let (count, total, more) = (page.len(), page.total, more(&page));
+                    let mut fresh = false;
+                    page.retain(|item| {
+                        // What has no id can't be recognised; whoever reads it will tell.
+                        let Some(id) = parse_id(item) else { return true };
+                        let hash = hasher.hash_one(id.as_ref());
+                        let first_time = walked.insert(hash);
+                        fresh |= first_time;
+                        first_time && !before.contains(&hash)
+                    });
+                    let all_walked = total.is_some_and(|total| walked.len() as u64 >= total);
+                    if fresh && (more || (count > 0 && total.is_some() && !all_walked)) {
+                        self.state = State::Offset { page: number + 1, before, walked, hasher };
+                    }
+                    return Ok(Some(page));
+                }
+            }
+        }
+    }
+
+    /// Takes a page by key and says where the next one begins.
+    fn advance(&mut self, page: Page, last: &str) -> Option<Page> {
+        if page.is_empty() {
+            return None;
+        }
+        self.state = match last_id(&page) {
+            Some(next) if next != last && more(&page) => State::Key { last: next },
+            _ => State::Done,
+        };
+        Some(page)
+    }
+
+    fn fall_back(&mut self, first: &HashSet<String>, why: &str) {
+        debug!(why, "paging by offset");
+        let hasher = RandomState::new();
+        let before = first.iter().map(|id| hasher.hash_one(id.as_str())).collect();
+        self.state = State::Offset { page: 1, before, walked: HashSet::new(), hasher };
+    }
+
+    async fn by_key(&mut self, after: Option<&str>) -> Result<Page, Error> {
+        let after = after.map(|id| format!("id > '{}'", id.replace('\'', "''")));
+        let search = match (after, &self.query.search) {
+            (Some(after), Some(search)) => Some(format!("{after} and {search}")),
+            (after, search) => after.or_else(|| search.clone()),
+        };
+        self.get("id asc", search.as_deref(), None).await
+    }
+
+    async fn by_offset(&mut self, page: usize) -> Result<Page, Error> {
+        let search = self.query.search.clone();
+        self.get("created_time asc,id asc", search.as_deref(), Some(&page.to_string())).await
+    }
+
+    async fn get(&mut self, order: &str, search: Option<&str>, page: Option<&str>) -> Result<Page, Error> {
+        self.requests += 1;
+        let size = PAGE_SIZE.to_string();
+        let mut query = vec![("size", size.as_str()), ("order", order)];
+        query.extend(page.map(|page| ("page", page)));
+        query.extend(search.map(|search| ("search", search)));
+        query.extend(self.query.labels.as_deref().map(|labels| ("labels", labels)));
+        query.extend(self.query.fields.as_deref().map(|fields| ("fields", fields)));
+        self.api.get(&query, self.failed).await
+    }
+}
+
+/// Whether there may be more behind this page: it is full, or the API counts more than it holds.
+fn more(page: &Page) -> bool {
+    !page.is_empty() && (page.len() >= PAGE_SIZE || page.total.is_some_and(|total| total > page.len() as u64))
+}
+
+/// Where the next page begins: the last item that has an id.
+fn last_id(page: &Page) -> Option<String> {
+    page.items().rev().find_map(parse_id).map(std::borrow::Cow::into_owned)
+}
+
+fn ids(page: &Page) -> HashSet<String> {
+    page.items().filter_map(parse_id).map(std::borrow::Cow::into_owned).collect()
+}

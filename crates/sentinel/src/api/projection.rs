@@ -1,0 +1,132 @@
+//! Asks the API for only the fields that are read, where that provably changes nothing.
+//!
+//! `fields=` is not in the API's specification: a server may ignore it, refuse a name (today's refuses a name that the
+//! first item does not have) or cut something off. So one resource is read whole and projected, once per process; the
+//! projection is used only if both yield the same decision input and the same payload.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use tracing::{debug, warn};
+
+use super::{Api, Error, OnFailure};
+use crate::payload::Payload;
+use crate::resource::{self, Resource};
+
+/// What every decision reads, under the names that the API's projection takes.
+const DECISION: [&str; 5] = ["id", "kind", "generation", "labels", "status.conditions.*"];
+
+/// The API's own top-level fields that can be projected by their name.
+const PLAIN: [&str; 11] = [
+    "id", "kind", "href", "name", "generation", "labels", "spec", "references", "created_by", "updated_by", "deleted_time",
+];
+
+/// Whether `fields=` is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Projection {
+    /// Not known yet; the candidates, best first.
+    Unproven(Vec<String>),
+    /// Proven to change nothing.
+    Fields(String),
+    /// Everything is asked for.
+    Off,
+}
+
+impl Projection {
+    /// Candidates for a payload; off where the payload reads something that can't be projected.
+    pub fn for_payload(payload: &Payload) -> Self {
+        let Some(read) = payload.top_level_fields() else { return Self::Off };
+        let mut fields: BTreeSet<&str> = DECISION.into();
+        let mut owned = false;
+        for field in &read {
+            match PLAIN.iter().find(|plain| *plain == field) {
+                Some(plain) => {
+                    fields.insert(plain);
+                }
+                None if field == "owner_references" => owned = true,
+                // Older dialects only; today's API has no such field, and its paths resolve against the others.
+                None if matches!(field.as_str(), "status" | "metadata" | "ownerResource") => {}
+                None => return Self::Off,
+            }
+        }
+        let plain = fields.into_iter().collect::<Vec<_>>().join(",");
+        if owned {
+            // A kind without owners has no such field, and the API refuses the name.
+            Self::Unproven(vec![format!("{plain},owner_references.*"), plain])
+        } else {
+            Self::Unproven(vec![plain])
+        }
+    }
+
+    /// The value of `fields=`, once proven.
+    pub fn fields(&self) -> Option<&str> {
+        match self {
+            Self::Fields(fields) => Some(fields),
+            Self::Unproven(_) | Self::Off => None,
+        }
+    }
+
+    /// Compares one resource read whole with the same one projected, unless that is settled already. An empty list
+    /// proves nothing, and neither does a resource that changes in between: both are tried again next time.
+    pub async fn prove(
+        &mut self,
+        api: &Api,
+        search: Option<&str>,
+        payload: &Payload,
+        failed: OnFailure<'_>,
+    ) -> Result<(), Error> {
+        let Self::Unproven(candidates) = self else { return Ok(()) };
+        let mut query = vec![("size", "1"), ("order", "id asc")];
+        query.extend(search.map(|search| ("search", search)));
+        let whole = api.get(&query, failed).await?;
+        let Some(whole) = whole.items().next() else { return Ok(()) };
+        for fields in candidates.clone() {
+            let mut query = query.clone();
+            query.push(("fields", &fields));
+            match api.get(&query, failed).await {
+                Ok(page) => {
+                    let Some(projected) = page.items().next() else { return Ok(()) };
+                    if same_resource(whole, projected) && same_input(payload, whole, projected) {
+                        debug!(fields, "asking the API for these fields only");
+                        *self = Self::Fields(fields);
+                        return Ok(());
+                    }
+                    if !same_generation(whole, projected) {
+                        return Ok(());
+                    }
+                }
+                Err(Error::Status { status, .. }) if status.as_u16() == 400 => {}
+                Err(error) => return Err(error),
+            }
+        }
+        warn!("the API's projection leaves out what the payload needs; asking for whole resources");
+        *self = Self::Off;
+        Ok(())
+    }
+}
+
+fn same_resource(whole: &str, projected: &str) -> bool {
+    resource::parse_id(whole).is_some_and(|id| resource::parse_id(projected) == Some(id))
+}
+
+fn same_generation(whole: &str, projected: &str) -> bool {
+    match (Resource::parse(whole), Resource::parse(projected)) {
+        (Ok(whole), Ok(projected)) => whole.id == projected.id && whole.generation == projected.generation,
+        _ => false,
+    }
+}
+
+/// The projection writes times to the second; nothing else may differ.
+fn same_input(payload: &Payload, whole: &str, projected: &str) -> bool {
+    let view = |json| {
+        let mut view = Resource::parse(json).ok()?;
+        let seconds = |time: &mut Option<jiff::Timestamp>| {
+            *time = time.and_then(|time| jiff::Timestamp::from_second(time.as_second()).ok());
+        };
+        seconds(&mut view.status.last_updated);
+        seconds(&mut view.status.last_transition);
+        let value: Value = serde_json::from_str(json).ok()?;
+        Some((view, payload.build(&value).data.get().to_owned()))
+    };
+    view(whole).is_some_and(|whole| view(projected) == Some(whole))
+}

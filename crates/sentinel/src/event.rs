@@ -1,0 +1,113 @@
+//! Builds the reconcile event of a decision.
+//!
+//! The id is derived, not drawn: the same cause gives the same id, in the next cycle and after a restart. `time` is
+//! when the resource became due, not when somebody got round to it.
+
+use jiff::Timestamp;
+use serde_json::value::RawValue;
+use uuid::Uuid;
+use watchfire_delivery::CloudEvent;
+use watchfire_delivery::event::Attributes;
+
+use crate::decision::Decision;
+use crate::resource::Resource;
+
+/// What consumers in the field see as the event's source.
+pub const SOURCE: &str = "hyperfleet-sentinel";
+
+/// Builds the event for a resource that is due. `resource_type` stands in for a kind that the API does not serve.
+pub fn reconcile(
+    resource: &Resource<'_>,
+    decision: &Decision,
+    data: Box<RawValue>,
+    resource_type: &str,
+    traceparent: Option<String>,
+    now: Timestamp,
+) -> CloudEvent {
+    let kind = if resource.kind.is_empty() { singular(resource_type) } else { &resource.kind };
+    let generation = resource.generation.map(|generation| generation.to_string()).unwrap_or_default();
+    let since = decision.since.map(|since| since.to_string()).unwrap_or_default();
+    // None of the parts can hold a line break but the id, and that one stands last.
+    let cause = format!("{SOURCE}\n{generation}\n{}\n{since}\n{}", decision.reason.as_str(), resource.id);
+    let attributes = Attributes {
+        id: Uuid::new_v5(&Uuid::NAMESPACE_OID, cause.as_bytes()).to_string(),
+        source: SOURCE.to_owned(),
+        ty: format!("com.redhat.hyperfleet.{}.reconcile", kind.to_lowercase()),
+        subject: None,
+        time: Some(decision.due.unwrap_or(now)),
+        extensions: traceparent.map(|value| ("traceparent".to_owned(), value)).into_iter().collect(),
+    };
+    CloudEvent::new(attributes, data)
+}
+
+/// `clusters` is a list of `cluster`.
+fn singular(resource_type: &str) -> &str {
+    resource_type.strip_suffix('s').unwrap_or(resource_type)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decision::Reason;
+    use crate::resource::{Labels, Status};
+
+    fn resource(id: &str, generation: i64) -> Resource<'_> {
+        Resource {
+            id: id.into(),
+            kind: "NodePool".into(),
+            generation: Some(generation),
+            labels: Labels::default(),
+            status: Status::default(),
+        }
+    }
+
+    fn decision(reason: Reason, since: i64) -> Decision {
+        Decision {
+            reason,
+            since: Some(Timestamp::from_second(since).unwrap()),
+            due: Some(Timestamp::from_second(since + 10).unwrap()),
+            observed_ahead: false,
+            from_future: false,
+        }
+    }
+
+    fn build(resource: &Resource<'_>, decision: &Decision) -> CloudEvent {
+        let data = RawValue::from_string("{}".to_owned()).unwrap();
+        reconcile(resource, decision, data, "nodepools", None, Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn the_same_cause_has_the_same_id_and_any_other_has_another() {
+        let base = build(&resource("a", 1), &decision(Reason::MaxAgeReady, 5));
+        assert_eq!(base.id(), build(&resource("a", 1), &decision(Reason::MaxAgeReady, 5)).id());
+        for other in [
+            build(&resource("b", 1), &decision(Reason::MaxAgeReady, 5)),
+            build(&resource("a", 2), &decision(Reason::MaxAgeReady, 5)),
+            build(&resource("a", 1), &decision(Reason::MaxAgeNotReady, 5)),
+            build(&resource("a", 1), &decision(Reason::MaxAgeReady, 6)),
+        ] {
+            assert_ne!(base.id(), other.id());
+        }
+    }
+
+    #[test]
+    fn the_type_carries_the_kind_in_lower_case() {
+        let event = build(&resource("a", 1), &decision(Reason::MaxAgeReady, 5));
+        assert_eq!(event.attributes().ty, "com.redhat.hyperfleet.nodepool.reconcile");
+        assert_eq!(event.attributes().source, "hyperfleet-sentinel");
+        let mut nameless = resource("a", 1);
+        nameless.kind = "".into();
+        let event = build(&nameless, &decision(Reason::MaxAgeReady, 5));
+        assert_eq!(event.attributes().ty, "com.redhat.hyperfleet.nodepool.reconcile");
+        assert_eq!(singular("wifconfig"), "wifconfig");
+    }
+
+    #[test]
+    fn the_time_is_when_it_became_due() {
+        let event = build(&resource("a", 1), &decision(Reason::MaxAgeReady, 5));
+        assert_eq!(event.attributes().time, Some(Timestamp::from_second(15).unwrap()));
+        let mut undated = decision(Reason::MaxAgeReady, 5);
+        undated.due = None;
+        assert_eq!(build(&resource("a", 1), &undated).attributes().time, Some(Timestamp::UNIX_EPOCH));
+    }
+}

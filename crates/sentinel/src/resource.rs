@@ -1,0 +1,258 @@
+//! Reads one resource of the API as the decision sees it.
+//!
+//! The view is tolerant: it takes today's conditions and the phases of older APIs, snake and camel case, and knows
+//! which field is honest. Against today's API `Reconciled.observed_generation` always equals `generation`, so what
+//! the adapters have seen is the minimum over their own `*Successful` conditions.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde::de::{self, Deserializer, MapAccess, Visitor};
+
+/// A resource as the decision sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resource<'a> {
+    /// Identity at the API; the only field that must be there.
+    pub id: Cow<'a, str>,
+    /// As served, for example `Cluster`; empty when the API does not say.
+    pub kind: Cow<'a, str>,
+    /// What the user wants; absent in the oldest dialect.
+    pub generation: Option<i64>,
+    /// Labels, wherever the dialect puts them.
+    pub labels: Labels<'a>,
+    /// What the adapters reported.
+    pub status: Status,
+}
+
+/// What the adapters reported, in one shape for all dialects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Status {
+    /// Whether the resource is Ready (phase) or Reconciled (conditions).
+    pub ready: bool,
+    /// The generation that every reporting adapter has seen; absent before the first report.
+    pub observed_generation: Option<i64>,
+    /// When the adapters last reported, as the API aggregates it.
+    pub last_updated: Option<Timestamp>,
+    /// When the state last changed.
+    pub last_transition: Option<Timestamp>,
+}
+
+/// Why a resource could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Not the JSON object that a resource is.
+    #[error("read a resource")]
+    Malformed {
+        /// Where and what.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// Without an id nobody can be told which resource it is.
+    #[error("read a resource without an id")]
+    NoId,
+    /// A time that is not RFC 3339.
+    #[error("read time {value:?} in {field} of resource {id}")]
+    Time {
+        /// Which resource.
+        id: String,
+        /// Which field.
+        field: &'static str,
+        /// What stands there.
+        value: String,
+        /// What is wrong with it.
+        #[source]
+        source: jiff::Error,
+    },
+}
+
+impl<'a> Resource<'a> {
+    /// Reads the view from one item of a list.
+    pub fn parse(json: &'a str) -> Result<Self, Error> {
+        let raw: Raw<'a> = serde_json::from_str(json).map_err(|source| Error::Malformed { source })?;
+        let id = raw.id.map(|text| text.0).filter(|id| !id.is_empty()).ok_or(Error::NoId)?;
+        let status = raw.status.map_or(Ok(Status::default()), |status| status.read(&id))?;
+        let (metadata_labels, metadata_generation) =
+            raw.metadata.map_or((None, None), |metadata| (metadata.labels, metadata.generation));
+        Ok(Self {
+            id,
+            kind: raw.kind.map_or(Cow::Borrowed(""), |text| text.0),
+            generation: raw.generation.or(metadata_generation),
+            labels: raw.labels.or(metadata_labels).unwrap_or_default(),
+            status,
+        })
+    }
+}
+
+/// Reads only the id of an item, for the cursor of the next page.
+pub fn parse_id(json: &str) -> Option<Cow<'_, str>> {
+    #[derive(Deserialize)]
+    struct OnlyId<'a> {
+        #[serde(borrow)]
+        id: Option<Text<'a>>,
+    }
+    serde_json::from_str::<OnlyId<'_>>(json).ok()?.id.map(|text| text.0)
+}
+
+/// Label pairs in the order the API wrote them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Labels<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl Labels<'_> {
+    /// The value of a label, if the resource has it.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_ref())
+    }
+}
+
+impl<'a> FromIterator<(&'a str, &'a str)> for Labels<'a> {
+    fn from_iter<I: IntoIterator<Item = (&'a str, &'a str)>>(pairs: I) -> Self {
+        Self(pairs.into_iter().map(|(key, value)| (key.into(), value.into())).collect())
+    }
+}
+
+#[derive(Deserialize)]
+struct Raw<'a> {
+    #[serde(borrow)]
+    id: Option<Text<'a>>,
+    #[serde(borrow)]
+    kind: Option<Text<'a>>,
+    generation: Option<i64>,
+    #[serde(borrow)]
+    labels: Option<Labels<'a>>,
+    #[serde(borrow)]
+    metadata: Option<RawMetadata<'a>>,
+    #[serde(borrow)]
+    status: Option<RawStatus<'a>>,
+}
+
+#[derive(Deserialize)]
+struct RawMetadata<'a> {
+    generation: Option<i64>,
+    #[serde(borrow)]
+    labels: Option<Labels<'a>>,
+}
+
+#[derive(Deserialize)]
+struct RawStatus<'a> {
+    #[serde(borrow)]
+    phase: Option<Text<'a>>,
+    #[serde(alias = "observedGeneration")]
+    observed_generation: Option<i64>,
+    #[serde(borrow, alias = "lastUpdatedTime")]
+    last_updated_time: Option<Text<'a>>,
+    #[serde(borrow, alias = "lastTransitionTime")]
+    last_transition_time: Option<Text<'a>>,
+    #[serde(borrow)]
+    conditions: Option<Vec<RawCondition<'a>>>,
+}
+
+#[derive(Deserialize)]
+struct RawCondition<'a> {
+    #[serde(borrow, rename = "type")]
+    ty: Option<Text<'a>>,
+    #[serde(borrow)]
+    status: Option<Text<'a>>,
+    #[serde(alias = "observedGeneration")]
+    observed_generation: Option<i64>,
+    #[serde(borrow, alias = "lastUpdatedTime")]
+    last_updated_time: Option<Text<'a>>,
+    #[serde(borrow, alias = "lastTransitionTime")]
+    last_transition_time: Option<Text<'a>>,
+}
+
+impl RawStatus<'_> {
+    fn read(&self, id: &str) -> Result<Status, Error> {
+        let conditions = self.conditions.as_deref().unwrap_or_default();
+        let named = |name: &str| conditions.iter().find(|condition| condition.is(name));
+        let summary = named("Reconciled").or_else(|| named("Ready"));
+
+        let ready = match (&self.phase, summary) {
+            (Some(phase), _) => phase.0 == "Ready",
+            (None, Some(summary)) => summary.status.as_ref().is_some_and(|status| status.0 == "True"),
+            (None, None) => false,
+        };
+        let updated = self.last_updated_time.as_ref().or_else(|| summary?.last_updated_time.as_ref());
+        let transition = self.last_transition_time.as_ref().or_else(|| summary?.last_transition_time.as_ref());
+        Ok(Status {
+            ready,
+            observed_generation: self.observed_generation.or_else(|| seen_by_all(conditions)),
+            last_updated: parse_time(id, "last_updated_time", updated)?,
+            last_transition: parse_time(id, "last_transition_time", transition)?,
+        })
+    }
+}
+
+/// The generation that every adapter with a report has seen.
+fn seen_by_all(conditions: &[RawCondition<'_>]) -> Option<i64> {
+    conditions
+        .iter()
+        .filter(|condition| condition.ty.as_ref().is_some_and(|ty| ty.0.ends_with("Successful")))
+        .map(|condition| condition.observed_generation.unwrap_or(0))
+        .min()
+}
+
+impl RawCondition<'_> {
+    fn is(&self, name: &str) -> bool {
+        self.ty.as_ref().is_some_and(|ty| ty.0 == name)
+    }
+}
+
+fn parse_time(id: &str, field: &'static str, text: Option<&Text<'_>>) -> Result<Option<Timestamp>, Error> {
+    // Go writes an unset time as the year 1; an empty string means the same.
+    let Some(text) = text.filter(|text| !text.0.is_empty() && !text.0.starts_with("0001-01-01T00:00:00")) else {
+        return Ok(None);
+    };
+    text.0.parse().map(Some).map_err(|source| Error::Time {
+        id: id.to_owned(),
+        field,
+        value: text.0.chars().take(64).collect(),
+        source,
+    })
+}
+
+/// A string that borrows from the input unless it holds escapes; `Option<Cow<str>>` never borrows in serde.
+struct Text<'a>(Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TextVisitor;
+        impl<'de> Visitor<'de> for TextVisitor {
+            type Value = Text<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+            fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Borrowed(text)))
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(text.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(TextVisitor)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Labels<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct LabelsVisitor;
+        impl<'de> Visitor<'de> for LabelsVisitor {
+            type Value = Labels<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of strings")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Labels<'de>, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some((key, value)) = map.next_entry::<Text<'de>, Text<'de>>()? {
+                    pairs.push((key.0, value.0));
+                }
+                Ok(Labels(pairs))
+            }
+        }
+        deserializer.deserialize_map(LabelsVisitor)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+use super::*;
+
+fn at(text: &str) -> Option<Timestamp> {
+    Some(text.parse().unwrap())
+}
+
+#[test]
+fn conditions_give_the_minimum_that_the_adapters_saw() {
+    let resource = Resource::parse(
+        r#"{"id":"a","kind":"Cluster","generation":2,"labels":{"region":"eu"},"spec":{"x":[1,2]},"status":{"conditions":[
+            {"type":"Reconciled","status":"False","observed_generation":2,"last_updated_time":"2026-01-01T00:00:05Z",
+             "last_transition_time":"2026-01-01T00:00:01.5Z"},
+            {"type":"LastKnownReconciled","status":"True","observed_generation":1},
+            {"type":"ValidationSuccessful","status":"True","observed_generation":2},
+            {"type":"DnsSuccessful","status":"True","observed_generation":1}]}}"#,
+    )
+    .unwrap();
+    assert_eq!((resource.id.as_ref(), resource.kind.as_ref(), resource.generation), ("a", "Cluster", Some(2)));
+    assert_eq!(resource.labels.get("region"), Some("eu"));
+    assert_eq!(resource.labels.get("zone"), None);
+    let status = resource.status;
+    assert!(!status.ready);
+    assert_eq!(status.observed_generation, Some(1));
+    assert_eq!(status.last_updated, at("2026-01-01T00:00:05Z"));
+    assert_eq!(status.last_transition, at("2026-01-01T00:00:01.5Z"));
+}
+
+#[test]
+fn an_adapter_condition_without_a_generation_has_seen_none() {
+    let json = r#"{"id":"a","status":{"conditions":[{"type":"DnsSuccessful","status":"True"}]}}"#;
+    assert_eq!(Resource::parse(json).unwrap().status.observed_generation, Some(0));
+}
+
+#[test]
+fn reconciled_true_is_ready_and_ready_is_the_older_name() {
+    for name in ["Reconciled", "Ready"] {
+        let json = format!(r#"{{"id":"a","status":{{"conditions":[{{"type":"{name}","status":"True"}}]}}}}"#);
+        assert!(Resource::parse(&json).unwrap().status.ready, "{name}");
+    }
+    let both = r#"{"id":"a","status":{"conditions":[{"type":"Ready","status":"True"},{"type":"Reconciled","status":"False"}]}}"#;
+    assert!(!Resource::parse(both).unwrap().status.ready);
+}
+
+#[test]
+fn phases_are_read_in_both_spellings() {
+    let snake = r#"{"id":"a","generation":2,"metadata":{"labels":{"region":"us"}},"status":{"phase":"Ready",
+        "observed_generation":1,"last_transition_time":"2025-10-21T10:00:00Z","last_updated_time":"2025-10-21T12:00:00Z"}}"#;
+    let camel = r#"{"id":"a","metadata":{"generation":2,"labels":{"region":"us"}},"status":{"phase":"Ready",
+        "observedGeneration":1,"lastTransitionTime":"2025-10-21T10:00:00Z","lastUpdatedTime":"2025-10-21T12:00:00Z"}}"#;
+    let (snake, camel) = (Resource::parse(snake).unwrap(), Resource::parse(camel).unwrap());
+    assert_eq!(snake, camel);
+    assert_eq!(snake.labels.get("region"), Some("us"));
+    assert_eq!(
+        snake.status,
+        Status {
+            ready: true,
+            observed_generation: Some(1),
+            last_updated: at("2025-10-21T12:00:00Z"),
+            last_transition: at("2025-10-21T10:00:00Z"),
+        }
+    );
+}
+
+#[test]
+fn any_other_phase_is_not_ready() {
+    for phase in ["NotReady", "Provisioning", "ready", ""] {
+        let json = format!(r#"{{"id":"a","status":{{"phase":"{phase}"}}}}"#);
+        assert!(!Resource::parse(&json).unwrap().status.ready, "{phase}");
+    }
+}
+
+#[test]
+fn what_is_missing_or_null_reads_as_absent() {
+    for json in [
+        r#"{"id":"a"}"#,
+        r#"{"id":"a","kind":null,"generation":null,"labels":null,"metadata":null,"status":null}"#,
+        r#"{"id":"a","status":{"conditions":[]}}"#,
+        r#"{"id":"a","status":{"conditions":null,"phase":null,"last_updated_time":""}}"#,
+        r#"{"id":"a","status":{"last_updated_time":"0001-01-01T00:00:00Z"}}"#,
+    ] {
+        let resource = Resource::parse(json).unwrap();
+        assert_eq!(resource.status, Status::default(), "{json}");
+        assert_eq!((resource.generation, resource.kind.as_ref()), (None, ""));
+    }
+}
+
+#[test]
+fn escaped_strings_are_unescaped() {
+    let resource = Resource::parse(r#"{"id":"a\u0041","labels":{"k\n":"v\""}}"#).unwrap();
+    assert_eq!(resource.id, "aA");
+    assert_eq!(resource.labels.get("k\n"), Some("v\""));
+}
+
+#[test]
+fn a_resource_without_an_id_is_an_error() {
+    for json in [r#"{"kind":"Cluster"}"#, r#"{"id":""}"#, r#"{"id":null}"#] {
+        assert!(matches!(Resource::parse(json), Err(Error::NoId)), "{json}");
+    }
+}
+
+#[test]
+fn a_malformed_resource_is_an_error() {
+    for json in ["3", "null", "[]", r#"{"id":5}"#, r#"{"id":"a","generation":"x"}"#, r#"{"id":"a","labels":{"k":1}}"#] {
+        assert!(matches!(Resource::parse(json), Err(Error::Malformed { .. })), "{json}");
+    }
+}
+
+#[test]
+fn an_unreadable_time_names_resource_and_field() {
+    let json = r#"{"id":"a","status":{"phase":"Ready","last_updated_time":"yesterday"}}"#;
+    let error = Resource::parse(json).unwrap_err();
+    assert_eq!(error.to_string(), r#"read time "yesterday" in last_updated_time of resource a"#);
+}
+
+#[test]
+fn the_cursor_is_the_id_alone() {
+    assert_eq!(parse_id(r#"{"spec":{},"id":"b"}"#).as_deref(), Some("b"));
+    assert_eq!(parse_id(r#"{"spec":{}}"#), None);
+    assert_eq!(parse_id("7"), None);
+}

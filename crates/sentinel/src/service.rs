@@ -1,0 +1,368 @@
+//! The loop: list, decide, publish, remember; every poll interval.
+//!
+//! Pages are decided on while the next one is on its way, and events go out in windows while pages still come in, so
+//! that neither the fleet nor its events are ever held in memory as a whole. A cycle is successful when the whole list
+//! was read and everything due was confirmed; whatever was not is decided again in the next one, under the same id.
+
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join;
+use jiff::Timestamp;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, debug, error, info, info_span, warn};
+use watchfire_delivery::{CloudEvent, EventSink};
+use watchfire_runtime::health::{Dependency, Health, Heartbeat};
+use watchfire_runtime::{chain, clock, telemetry};
+
+use crate::api::paging::{Pages, Query};
+use crate::api::projection::Projection;
+use crate::api::{self, Api};
+use crate::config::{Republish, SentinelConfig};
+use crate::decision::{Decision, Policy, Published, Reason, decide};
+use crate::event;
+use crate::inflight::{self, InFlight};
+use crate::metrics::Metrics;
+use crate::page::Page;
+use crate::publish::{Outcome, Publisher, WINDOW};
+use crate::resource::Resource;
+
+/// The loop beats at least this often; the longest silence is one request or one window, each with its timeout.
+const MAX_SILENCE: Duration = Duration::from_secs(60);
+
+/// Warnings about single resources are given once per resource, for this many of them.
+const MAX_NOTICES: usize = 10_000;
+
+/// One sentinel.
+pub struct Sentinel {
+    config: SentinelConfig,
+    api: Api,
+    query: Query,
+    projection: Projection,
+    publisher: Publisher,
+    in_flight: Arc<Mutex<InFlight>>,
+    metrics: Metrics,
+    api_state: Dependency,
+    broker_state: Dependency,
+    heartbeat: Heartbeat,
+    notices: HashSet<String>,
+    api_failing: bool,
+}
+
+/// What one cycle came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cycle {
+    /// Resources that were read and selected.
+    pub seen: u64,
+    /// Resources that were due.
+    pub due: u64,
+    /// Events that the broker confirmed.
+    pub published: u64,
+    /// Events that it did not.
+    pub failed: u64,
+}
+
+/// An event on its way from the decision to the broker.
+pub(crate) struct Due {
+    pub(crate) event: CloudEvent,
+    pub(crate) reason: Reason,
+    pub(crate) id: String,
+    pub(crate) generation: Option<i64>,
+}
+
+impl Sentinel {
+    /// Puts a sentinel together; asks nobody anything yet.
+    pub fn new(
+        config: SentinelConfig,
+        sink: Arc<dyn EventSink>,
+        metrics: Metrics,
+        health: &Health,
+    ) -> Result<Self, reqwest::Error> {
+        let api = Api::new(&config.api)?;
+        let query = Query { search: config.selector.search(), labels: config.selector.labels(), fields: None };
+        // An event that is due by its max age must keep its id while the broker stays away, hence the double.
+        let lifetime = config.max_age.ready.max(config.max_age.not_ready).saturating_mul(2);
+        let in_flight = Arc::new(Mutex::new(InFlight::new(inflight::CAPACITY, lifetime)));
+        metrics.config_loaded();
+        Ok(Self {
+            api,
+            query,
+            projection: Projection::for_payload(&config.payload),
+            publisher: Publisher::new(sink, metrics.clone()),
+            in_flight,
+            metrics,
+            api_state: health.dependency("hyperfleet_api"),
+            broker_state: health.dependency("broker"),
+            heartbeat: health.heartbeat("sentinel_poll", MAX_SILENCE),
+            notices: HashSet::new(),
+            api_failing: false,
+            config,
+        })
+    }
+
+    /// Runs until told to stop: at once for the first time, then every poll interval. Ends between two units of work.
+    pub async fn run(mut self, token: CancellationToken) -> Result<(), Infallible> {
+        let mut ticks = interval_at(Instant::now(), self.config.poll_interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            if token.run_until_cancelled(self.heartbeat.during(ticks.tick())).await.is_none() {
+                return Ok(());
+            }
+            let span = info_span!("sentinel.poll", resource_type = self.config.api.resource_type);
+            if let Err(error) = self.cycle(&token).instrument(span).await
+                && let Some(after) = error.retry_after()
+            {
+                let asked = self.heartbeat.during(tokio::time::sleep(after));
+                if token.run_until_cancelled(asked).await.is_none() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Goes through the list once.
+    pub async fn cycle(&mut self, token: &CancellationToken) -> Result<Cycle, api::Error> {
+        let begun = Instant::now();
+        self.heartbeat.beat();
+        let (sender, receiver) = mpsc::channel(WINDOW);
+        let in_flight = Arc::clone(&self.in_flight);
+        let publisher = self.publisher.clone();
+        let publishing = publisher.run(receiver, &self.broker_state, &self.heartbeat, token, |due: &Due, at| {
+            let published = Published { generation: due.generation, at };
+            in_flight.lock().unwrap_or_else(PoisonError::into_inner).confirm(&due.id, published);
+        });
+        let mut walk = Walk {
+            config: &self.config,
+            in_flight: &self.in_flight,
+            metrics: &self.metrics,
+            notices: &mut self.notices,
+            sender,
+            cycle: Cycle::default(),
+        };
+        let fetching = async {
+            let api_state = &self.api_state;
+            let failed = |error: &api::Error| {
+                api_state.down(format!("{}; {}", chain(error), error.hint()));
+            };
+            let proven = self
+                .heartbeat
+                .during(self.projection.prove(&self.api, self.query.search.as_deref(), &self.config.payload, &failed));
+            let result = async {
+                proven.await?;
+                self.query.fields = self.projection.fields().map(str::to_owned);
+                walk.run(&mut Pages::new(&self.api, &self.query, &failed), &self.heartbeat, token).await
+            }
+            .await;
+            let cycle = walk.cycle;
+            // Only when the sender is gone does the publisher know that nothing more will come.
+            drop(walk);
+            (result, cycle)
+        };
+        let ((fetched, mut cycle), outcome) = join(fetching, publishing).await;
+        cycle.published = outcome.published;
+        cycle.failed = outcome.failed;
+        self.conclude(cycle, &fetched, outcome, begun.elapsed(), token);
+        fetched.map(|()| cycle)
+    }
+
+    fn conclude(
+        &mut self,
+        cycle: Cycle,
+        fetched: &Result<(), api::Error>,
+        outcome: Outcome,
+        took: Duration,
+        token: &CancellationToken,
+    ) {
+        let now = clock::now();
+        {
+            let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+            in_flight.expire(now);
+            self.metrics.in_flight(in_flight.len(), in_flight.take_evicted());
+        }
+        self.metrics.cycle(took, cycle.due);
+        match fetched {
+            Ok(()) => {
+                self.api_state.up();
+                if std::mem::take(&mut self.api_failing) {
+                    info!("the API answers again");
+                }
+                if outcome.failed == 0 && !token.is_cancelled() {
+                    self.metrics.succeeded(now);
+                }
+                debug!(
+                    seen = cycle.seen,
+                    due = cycle.due,
+                    published = cycle.published,
+                    failed = cycle.failed,
+                    ?took,
+                    "cycle ended"
+                );
+            }
+            Err(error) => {
+                self.metrics.api_error(error.kind());
+                // Once per change of state: an API that stays away says nothing new every few seconds.
+                if !std::mem::replace(&mut self.api_failing, true) {
+                    error!(error = %chain(error), hint = error.hint(), "cannot list resources, trying again every poll interval");
+                }
+            }
+        }
+    }
+}
+
+/// One walk over the list, from pages to events.
+struct Walk<'a> {
+    config: &'a SentinelConfig,
+    in_flight: &'a Mutex<InFlight>,
+    metrics: &'a Metrics,
+    notices: &'a mut HashSet<String>,
+    sender: mpsc::Sender<Due>,
+    cycle: Cycle,
+}
+
+impl Walk<'_> {
+    async fn run(
+        &mut self,
+        pages: &mut Pages<'_>,
+        heartbeat: &Heartbeat,
+        token: &CancellationToken,
+    ) -> Result<(), api::Error> {
+        let mut page = heartbeat.during(pages.next()).await?;
+        while let Some(current) = page {
+            if token.is_cancelled() {
+                return Ok(());
+            }
+            // The next page is on its way while this one is decided on.
+            let (next, ()) = join(heartbeat.during(pages.next()), self.decide_page(&current)).await;
+            page = next?;
+        }
+        Ok(())
+    }
+
+    async fn decide_page(&mut self, page: &Page) {
+        let now = clock::now();
+        let mut skipped = Skipped::default();
+        for item in page.items() {
+            let resource = match Resource::parse(item) {
+                Ok(resource) => resource,
+                Err(error) => {
+                    self.metrics.unreadable();
+                    let text = chain(&error);
+                    if self.is_news(&text) {
+                        warn!(error = text, "skipping a resource that cannot be read, report it to the API's owners");
+                    }
+                    continue;
+                }
+            };
+            if !self.config.selector.matches(&resource.labels) {
+                continue;
+            }
+            self.cycle.seen += 1;
+            let decision = self.decide(&resource, now);
+            self.tell(&resource, &decision);
+            if !decision.reason.publishes() {
+                debug!(id = %resource.id, reason = %decision.reason, due = ?decision.due, "skipped");
+                skipped.count(decision.reason, resource.status.ready);
+                continue;
+            }
+            self.cycle.due += 1;
+            if let Some(due) = self.build(item, &resource, &decision, now)
+                && self.sender.send(due).await.is_err()
+            {
+                // The publisher is gone: the process is stopping.
+                break;
+            }
+        }
+        skipped.report(self.metrics);
+    }
+
+    fn decide(&self, resource: &Resource<'_>, now: Timestamp) -> Decision {
+        let report = match self.config.policy {
+            Policy::GenerationAware => resource.status.last_updated,
+            Policy::TimeOnly => resource.status.last_transition,
+        };
+        let published = match self.config.republish {
+            Republish::InFlight => {
+                self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).published(resource, report, now)
+            }
+            Republish::Always => None,
+        };
+        decide(self.config.policy, resource, published, &self.config.max_age, now)
+    }
+
+    /// Warns of what is odd about a resource, once.
+    fn tell(&mut self, resource: &Resource<'_>, decision: &Decision) {
+        if decision.observed_ahead {
+            self.metrics.observed_ahead();
+            if self.is_news(&format!("ahead {}", resource.id)) {
+                warn!(id = %resource.id, generation = resource.generation,
+                    observed_generation = resource.status.observed_generation,
+                    "observed_generation ahead of generation - potential API issue");
+            }
+        }
+        if decision.from_future {
+            self.metrics.from_future();
+            if self.is_news(&format!("future {}", resource.id)) {
+                warn!(id = %resource.id, last_report = ?resource.status.last_updated,
+                    "report time in the future, going by our own events until it has passed; check the adapters' clocks");
+            }
+        }
+    }
+
+    fn build(&mut self, item: &str, resource: &Resource<'_>, decision: &Decision, now: Timestamp) -> Option<Due> {
+        // It was read a moment ago, but as a view: a value needs what the view skips to be JSON as well.
+        let value = match serde_json::from_str(item) {
+            Ok(value) => value,
+            Err(error) => {
+                self.metrics.unreadable();
+                if self.is_news(&format!("value {}", resource.id)) {
+                    warn!(id = %resource.id, %error, "skipping a resource that cannot be read");
+                }
+                return None;
+            }
+        };
+        let built = self.config.payload.build(&value);
+        self.metrics.fields(built.missing.len(), built.errors.len());
+        for field in &built.missing {
+            if self.is_news(&format!("missing {field}")) {
+                warn!(field = %field, id = %resource.id, "a field of message_data is missing, sending an empty string");
+            }
+        }
+        for failed in &built.errors {
+            if self.is_news(&format!("failed {}", failed.field)) {
+                warn!(field = %failed.field, id = %resource.id, error = %failed.message,
+                    "a field of message_data failed, sending an empty string");
+            }
+        }
+        let traceparent = telemetry::traceparent();
+        let resource_type = &self.config.api.resource_type;
+        let event = event::reconcile(resource, decision, built.data, resource_type, traceparent, now);
+        let id = resource.id.clone().into_owned();
+        Some(Due { event, reason: decision.reason, id, generation: resource.generation })
+    }
+
+    fn is_news(&mut self, notice: &str) -> bool {
+        self.notices.len() < MAX_NOTICES && !self.notices.contains(notice) && self.notices.insert(notice.to_owned())
+    }
+}
+
+/// Skips of one page, counted before the metrics are touched: two label look-ups a page instead of a resource.
+#[derive(Default)]
+struct Skipped([[u64; 2]; Reason::ALL.len()]);
+
+impl Skipped {
+    fn count(&mut self, reason: Reason, ready: bool) {
+        self.0[reason as usize][usize::from(ready)] += 1;
+    }
+
+    fn report(&self, metrics: &Metrics) {
+        for reason in Reason::ALL {
+            for ready in [false, true] {
+                metrics.skipped(reason, ready, self.0[reason as usize][usize::from(ready)]);
+            }
+        }
+    }
+}
