@@ -1,0 +1,166 @@
+//! The admin server: health, metrics, a console, and the read-only pages of the services.
+//!
+//! It is meant for probes, scrapers and people inside the cluster, and it is the last thing to stop. It never does
+//! anything to the product. What a slow or hostile client can hold is bounded: connections, headers, bodies, time.
+
+mod address;
+mod console;
+mod serve;
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use prometheus_client::registry::Registry;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::health::{Health, Report, Status};
+
+pub use address::{AddressError, parse_bind_address};
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Where the admin server listens; one address for both is one listener.
+#[derive(Clone, Copy, Debug)]
+pub struct AdminConfig {
+    /// Health, console and pages.
+    pub health: SocketAddr,
+    /// Metrics.
+    pub metrics: SocketAddr,
+}
+
+/// Why an address can't be listened on.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    /// The address is taken, not allowed, or not of this machine.
+    #[error("listen on {address} for {purpose} (is another process using it? another address can be configured)")]
+    Bind {
+        /// What was to be served.
+        purpose: &'static str,
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The admin server: bound when made, serving when run.
+#[derive(Debug)]
+pub struct Admin {
+    health_listener: TcpListener,
+    metrics_listener: Option<TcpListener>,
+    health_addr: SocketAddr,
+    metrics_addr: SocketAddr,
+    health: Health,
+    registry: Arc<Registry>,
+    routes: Vec<String>,
+    pages: Router,
+}
+
+#[derive(Clone)]
+struct Shared {
+    health: Health,
+    registry: Arc<Registry>,
+    routes: Arc<[String]>,
+}
+
+impl Admin {
+    /// Binds the listeners; clients wait from then on, and are answered once the server runs.
+    pub async fn bind(
+        config: AdminConfig,
+        health: Health,
+        registry: impl Into<Arc<Registry>>,
+    ) -> Result<Self, AdminError> {
+        let (health_listener, health_addr) = address::bind("health", config.health).await?;
+        let (metrics_listener, metrics_addr) = if config.metrics == config.health {
+            (None, health_addr)
+        } else {
+            let (listener, address) = address::bind("metrics", config.metrics).await?;
+            (Some(listener), address)
+        };
+        let registry = registry.into();
+        let (routes, pages) = (Vec::new(), Router::new());
+        Ok(Self { health_listener, metrics_listener, health_addr, metrics_addr, health, registry, routes, pages })
+    }
+
+    /// Adds a service's pages below `path`, which begins with a slash and has more than that; the console lists it.
+    #[must_use]
+    pub fn route(mut self, path: &str, pages: Router) -> Self {
+        self.routes.push(path.to_owned());
+        self.pages = self.pages.nest(path, pages);
+        self
+    }
+
+    /// Returns where health, console and pages are served.
+    pub fn health_addr(&self) -> SocketAddr {
+        self.health_addr
+    }
+
+    /// Returns where metrics are served.
+    pub fn metrics_addr(&self) -> SocketAddr {
+        self.metrics_addr
+    }
+
+    /// Serves until the token is cancelled; requests that have begun are finished.
+    pub async fn run(self, token: CancellationToken) -> Result<(), AdminError> {
+        let mut routes = vec!["/healthz".to_owned(), "/readyz".to_owned()];
+        if self.metrics_listener.is_none() {
+            routes.push("/metrics".to_owned());
+        }
+        routes.extend(self.routes);
+        let shared = Shared { health: self.health, registry: self.registry, routes: routes.into() };
+        let metrics: Router<Shared> = Router::new().route("/metrics", get(metrics));
+        let health = Router::new()
+            .route("/healthz", get(async |State(shared): State<Shared>| answer(&shared.health.liveness())))
+            .route("/readyz", get(async |State(shared): State<Shared>| answer(&shared.health.readiness())))
+            .route("/ready", get(async |State(shared): State<Shared>| answer(&shared.health.readiness())))
+            .route("/", get(async |State(shared): State<Shared>| console::page(&shared.health, &shared.routes)));
+        match self.metrics_listener {
+            None => {
+                let router = health.merge(metrics).with_state(shared).merge(self.pages);
+                serve::serve(self.health_listener, router, token).await;
+            }
+            Some(listener) => {
+                let metrics = metrics.with_state(shared.clone());
+                let health = health.with_state(shared).merge(self.pages);
+                tokio::join!(
+                    serve::serve(self.health_listener, health, token.clone()),
+                    serve::serve(listener, metrics, token)
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+fn answer(report: &Report) -> Response {
+    let status = match report.status {
+        Status::Ok => StatusCode::OK,
+        Status::Error => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    (status, Json(report)).into_response()
+}
+
+async fn metrics(State(shared): State<Shared>, headers: HeaderMap) -> Response {
+    let mut accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let open = accepted.any(|value| value.contains("application/openmetrics-text"));
+    let mut text = String::new();
+    let (content_type, encoded): (_, fmt::Result) = if open {
+        (OPEN_METRICS, prometheus_client::encoding::text::encode(&mut text, &shared.registry))
+    } else {
+        use prometheus_client::encoding::prometheus_text::{CONTENT_TYPE, encode};
+        (CONTENT_TYPE, encode(&mut text, &shared.registry))
+    };
+    match encoded {
+        Ok(()) => ([(header::CONTENT_TYPE, HeaderValue::from_static(content_type))], text).into_response(),
+        Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, "a metric can't be encoded").into_response(),
+    }
+}

@@ -1,0 +1,142 @@
+//! Configuration files: read once, checked as a whole, every complaint with its file, line and column.
+//!
+//! A [`Document`] is a file read into its raw mirror `T`. A syntax or type error stops at the first one. Unknown keys
+//! do not: they are the first entries of [`Document::problems`], to which the checks of meaning add theirs, so that
+//! a user sees all of them in one run. Duplicate keys, alias bombs, deep nesting and files over 1 MiB are refused.
+
+mod env;
+mod known;
+mod locate;
+mod problems;
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+
+pub use env::Env;
+pub use problems::{ConfigError, Origin, Problem, Problems, Warning};
+
+use locate::{Place, Source};
+
+/// A ConfigMap can't hold more, and nothing a person writes comes near.
+const MAX_FILE_BYTES: u64 = 1024 * 1024;
+
+/// A configuration file, read into its raw form.
+#[derive(Debug)]
+pub struct Document<T> {
+    /// What the file says, as typed.
+    pub value: T,
+    source: Arc<Source>,
+    unknown: Vec<UnknownKey>,
+}
+
+/// A key in the file that no field takes.
+#[derive(Debug)]
+struct UnknownKey {
+    path: Vec<String>,
+    message: String,
+}
+
+impl<T: DeserializeOwned> Document<T> {
+    /// Reads and parses a file.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let path = path.as_ref();
+        let name = path.display().to_string();
+        let mut bytes = Vec::new();
+        File::open(path)
+            // One byte over the limit tells a file that is too large from one that just fits, even if it never ends.
+            .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
+            .map_err(|source| ConfigError::Read { file: name.clone(), source })?;
+        let text = String::from_utf8(bytes).map_err(|error| ConfigError::Read {
+            file: name.clone(),
+            source: io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()),
+        })?;
+        Self::parse(&name, &text)
+    }
+
+    /// Parses the text of a file called `name`.
+    pub fn parse(name: &str, text: &str) -> Result<Self, ConfigError> {
+        if text.len() as u64 > MAX_FILE_BYTES {
+            return Err(refused(name, None, "the file is larger than 1 MiB, is it the right one?".to_owned()));
+        }
+        if text.lines().all(|line| matches!(line.trim(), "" | "---" | "...") || line.trim_start().starts_with('#')) {
+            return Err(refused(name, None, "the file is empty, nothing is configured".to_owned()));
+        }
+        let source = Source::parse(name, text).map_err(|error| {
+            let place = error.location().map(|at| Place { line: at.line(), column: at.column() });
+            refused(name, place.map(|place| (String::new(), place)), plain(&error))
+        })?;
+        let mut ignored = Vec::new();
+        let value = serde_saphyr::with_deserializer_from_str_with_options(text, locate::options(), |yaml| {
+            serde_ignored::deserialize(yaml, |path| ignored.push(locate::segments(&path)))
+        })
+        .map_err(|error| {
+            let place = error.location().map(|at| Place { line: at.line(), column: at.column() });
+            refused(name, place.map(|place| (source.key_at(place), place)), plain(&error))
+        })?;
+        let unknown =
+            ignored.into_iter().map(|path| UnknownKey { message: known::complaint::<T>(&path), path }).collect();
+        Ok(Self { value, source: Arc::new(source), unknown })
+    }
+}
+
+impl<T> Document<T> {
+    /// Names the right key where an unknown one is an older or a foreign name: pairs of (written, right).
+    ///
+    /// The written key is matched as a whole path (`a.b`) or as the last part of one.
+    #[must_use]
+    pub fn renamed(self, pairs: &[(&str, &str)]) -> Self {
+        pairs.iter().fold(self, |doc, (written, right)| doc.explain(written, &format!("unknown key, write {right}")))
+    }
+
+    /// Replaces the message of unknown keys that deserve one of their own: pairs of (written, message).
+    #[must_use]
+    pub fn refused(self, pairs: &[(&str, &str)]) -> Self {
+        pairs.iter().fold(self, |doc, (written, message)| doc.explain(written, message))
+    }
+
+    fn explain(mut self, written: &str, message: &str) -> Self {
+        for key in &mut self.unknown {
+            if key.path.last().is_some_and(|last| last == written) || key.path.join(".") == written {
+                message.clone_into(&mut key.message);
+            }
+        }
+        self
+    }
+
+    /// Starts the list of problems, with the unknown keys in it.
+    pub fn problems(&self) -> Problems {
+        let mut problems = Problems::in_source(Arc::clone(&self.source));
+        for key in &self.unknown {
+            problems.push(key.path.join("."), &key.message);
+        }
+        problems
+    }
+
+    /// Returns the file's name, as it appears in messages.
+    pub fn file(&self) -> &str {
+        self.source.file()
+    }
+}
+
+fn refused(file: &str, at: Option<(String, Place)>, message: String) -> ConfigError {
+    let (key, place) = at.map_or((String::new(), None), |(key, place)| (key, Some(place)));
+    ConfigError::Invalid(vec![Problem::new(Some(file), place, Origin::Key(key), message)])
+}
+
+/// The library's message without its own mention of the position, which stands in front of ours.
+fn plain(error: &serde_saphyr::Error) -> String {
+    let error = error.without_snippet();
+    if let serde_saphyr::Error::MultipleDocuments { .. } = error {
+        return "the file holds more than one YAML document, keep one and put the others into files of their own"
+            .to_owned();
+    }
+    let text = error.render_with_formatter(&serde_saphyr::UserMessageFormatter);
+    let text = text.lines().next().unwrap_or_default();
+    text.rsplit_once(" at line ").map_or(text, |(message, _)| message).to_owned()
+}

@@ -1,0 +1,124 @@
+//! Secrets in what people read: `config show`, logs, errors.
+
+use std::fmt;
+
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Serialize, Serializer};
+use url::Url;
+
+/// What stands in a secret's place.
+pub const REDACTED: &str = "<redacted>";
+
+/// A secret that prints and serialises as `<redacted>`; only [`Secret::expose`] yields it.
+#[derive(Clone)]
+pub struct Secret(SecretString);
+
+impl Secret {
+    /// Wraps a secret.
+    pub fn new(secret: impl Into<String>) -> Self {
+        Self(SecretString::from(secret.into()))
+    }
+
+    /// Yields the secret, for the one place that sends it.
+    pub fn expose(&self) -> &str {
+        self.0.expose_secret()
+    }
+}
+
+impl From<SecretString> for Secret {
+    fn from(secret: SecretString) -> Self {
+        Self(secret)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(REDACTED)
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(REDACTED)
+    }
+}
+
+/// A URL whose password prints and serialises as `<redacted>`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretUrl(Url);
+
+impl SecretUrl {
+    /// Yields the URL with its password, for the one place that connects.
+    pub fn expose(&self) -> &Url {
+        &self.0
+    }
+
+    /// Says whether the URL carries a password.
+    pub fn has_password(&self) -> bool {
+        self.0.password().is_some()
+    }
+}
+
+impl From<Url> for SecretUrl {
+    fn from(url: Url) -> Self {
+        Self(url)
+    }
+}
+
+impl fmt::Display for SecretUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(password) = self.0.password() else { return f.write_str(self.0.as_str()) };
+        // The password sits between the first `:` after the scheme's `//` and the `@`; the URL type has it verbatim.
+        let full = self.0.as_str();
+        let start = self.0.scheme().len() + "://".len() + self.0.username().len() + ":".len();
+        write!(f, "{}{REDACTED}{}", &full[..start], &full[start + password.len()..])
+    }
+}
+
+impl fmt::Debug for SecretUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for SecretUrl {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Writes effective values as YAML, for `config show`.
+pub fn to_yaml(value: &impl Serialize) -> Result<String, serde_saphyr::SerializeError> {
+    serde_saphyr::to_string(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Serialize, Debug)]
+    struct Shown {
+        token: Secret,
+        broker: SecretUrl,
+    }
+
+    #[test]
+    fn no_secret_reaches_yaml_or_debug() {
+        let broker = Url::parse("amqp://user:p%40ss:word@rabbit:5672/vhost").unwrap().into();
+        let shown = Shown { token: Secret::new("s3cret"), broker };
+        assert_eq!(to_yaml(&shown).unwrap(), "token: <redacted>\nbroker: amqp://user:<redacted>@rabbit:5672/vhost\n");
+        let debug = format!("{shown:?}");
+        assert!(!debug.contains("s3cret") && !debug.contains("p%40ss"), "{debug}");
+        assert_eq!(shown.token.expose(), "s3cret");
+        assert!(shown.broker.has_password());
+    }
+
+    #[test]
+    fn a_url_without_password_is_shown_as_it_is() {
+        for text in ["amqp://user@rabbit:5672/", "http://api:8080/path?q=a:b@c", "http://:@h/"] {
+            let url = Url::parse(text).unwrap();
+            assert_eq!(SecretUrl::from(url.clone()).to_string(), url.as_str());
+        }
+        assert_eq!(SecretUrl::from(Url::parse("amqp://:pw@h/").unwrap()).to_string(), "amqp://:<redacted>@h/");
+    }
+}

@@ -1,0 +1,157 @@
+//! Spans over OTLP: where they go, which are kept, and what is told when they can't be sent.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use opentelemetry::KeyValue;
+use opentelemetry::trace::{TraceContextExt, TracerProvider};
+use opentelemetry_otlp::{SpanExporter as OtlpExporter, WithExportConfig, WithHttpConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
+use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider, SpanData, SpanExporter};
+use tokio::runtime::Handle;
+use tracing::level_filters::LevelFilter;
+use tracing::{Span, Subscriber, info, warn};
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::registry::LookupSpan;
+
+use super::{LogConfig, TelemetryError};
+use crate::config::Env;
+
+/// How long one batch may take; the queue drops spans meanwhile, nobody waits.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Returns the current span in the form of the W3C header `traceparent`, for the event that carries it on.
+///
+/// Nothing when traces are not sent, or outside of a span.
+pub fn traceparent() -> Option<String> {
+    let context = Span::current().context();
+    let span = context.span().span_context().clone();
+    span.is_valid().then(|| format!("00-{}-{}-{:02x}", span.trace_id(), span.span_id(), span.trace_flags().to_u8()))
+}
+
+/// Makes the provider if a collector is named; with warnings about settings that are not followed.
+pub(super) fn provider(
+    config: &LogConfig,
+    hostname: &str,
+    env: &Env,
+) -> Result<(Option<SdkTracerProvider>, Vec<String>), TelemetryError> {
+    let Some(endpoint) = endpoint(env) else { return Ok((None, Vec::new())) };
+    let mut warnings = Vec::new();
+    let handle = Handle::try_current().map_err(TelemetryError::NoRuntime)?;
+    crate::install_crypto_provider();
+    let protocol = env.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL").or(env.get("OTEL_EXPORTER_OTLP_PROTOCOL"));
+    if let Some(protocol) = protocol.filter(|protocol| *protocol != "http/protobuf") {
+        warnings.push(format!("OTLP protocol {protocol:?} is not spoken, http/protobuf is used (port 4318 by custom)"));
+    }
+    let client = reqwest::Client::builder()
+        .connect_timeout(EXPORT_TIMEOUT)
+        .timeout(EXPORT_TIMEOUT)
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
+        .map_err(TelemetryError::Client)?;
+    let exporter = OtlpExporter::builder()
+        .with_http()
+        .with_http_client(client)
+        .with_endpoint(&endpoint)
+        .with_timeout(EXPORT_TIMEOUT)
+        .build()
+        .map_err(|source| TelemetryError::Exporter { endpoint: endpoint.clone(), source })?;
+    let sampler = sampler(env).unwrap_or_else(|warning| {
+        warnings.push(warning);
+        Sampler::ParentBased(Box::new(Sampler::AlwaysOn))
+    });
+    let name = env.get("OTEL_SERVICE_NAME").unwrap_or(&config.component).to_owned();
+    let attributes = [("service.version", config.version.clone()), ("host.name", hostname.to_owned())];
+    let resource = Resource::builder()
+        .with_attributes(attributes.map(|(key, value)| KeyValue::new(key, value)))
+        .with_service_name(name)
+        .build();
+    let exporter = Exporter { inner: Arc::new(exporter), runtime: handle, endpoint, failing: AtomicBool::new(false) };
+    let provider = SdkTracerProvider::builder()
+        .with_batch_exporter(exporter)
+        .with_sampler(sampler)
+        .with_resource(resource)
+        .build();
+    Ok((Some(provider), warnings))
+}
+
+/// The URL that spans are posted to, if they are wanted at all.
+fn endpoint(env: &Env) -> Option<String> {
+    let off = env.get("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
+        || env.get("OTEL_TRACES_EXPORTER") == Some("none");
+    if off {
+        return None;
+    }
+    let whole = env.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT").map(ToOwned::to_owned);
+    whole.or_else(|| {
+        let base = env.get("OTEL_EXPORTER_OTLP_ENDPOINT")?;
+        Some(format!("{}/v1/traces", base.trim_end_matches('/')))
+    })
+}
+
+/// The sampler that `OTEL_TRACES_SAMPLER` names; by default everything, unless the parent says otherwise.
+pub(super) fn sampler(env: &Env) -> Result<Sampler, String> {
+    let name = env.get("OTEL_TRACES_SAMPLER").unwrap_or("parentbased_always_on");
+    let (parent_based, name) = name.strip_prefix("parentbased_").map_or((false, name), |name| (true, name));
+    let sampler = match name {
+        "always_on" => Sampler::AlwaysOn,
+        "always_off" => Sampler::AlwaysOff,
+        "traceidratio" => {
+            let ratio = env.get("OTEL_TRACES_SAMPLER_ARG").unwrap_or("1");
+            let ratio = ratio.parse::<f64>().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
+            Sampler::TraceIdRatioBased(ratio.ok_or("OTEL_TRACES_SAMPLER_ARG is no number from 0 to 1, all are kept")?)
+        }
+        _ => return Err("OTEL_TRACES_SAMPLER is not known, all are kept".to_owned()),
+    };
+    Ok(if parent_based { Sampler::ParentBased(Box::new(sampler)) } else { sampler })
+}
+
+/// The layer that turns our own spans into traces.
+pub(super) fn layer<S>(provider: &SdkTracerProvider) -> impl Layer<S> + use<S>
+where
+    S: Subscriber + for<'s> LookupSpan<'s> + Send + Sync,
+{
+    // A task's span lasts as long as the process; with it as their root, all units of work would be one trace.
+    let ours = Targets::new()
+        .with_target("watchfire", LevelFilter::INFO)
+        .with_target("watchfire_runtime::tasks", LevelFilter::OFF);
+    tracing_opentelemetry::layer().with_tracer(provider.tracer("watchfire")).with_filter(ours)
+}
+
+/// Sends batches from the async runtime, and tells once when that begins to fail and once when it works again.
+#[derive(Debug)]
+struct Exporter {
+    inner: Arc<OtlpExporter>,
+    runtime: Handle,
+    endpoint: String,
+    failing: AtomicBool,
+}
+
+impl SpanExporter for Exporter {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let inner = Arc::clone(&self.inner);
+        // The processor's thread has no runtime, the HTTP client needs one. The request has its own timeout.
+        let sent = self.runtime.spawn(async move { inner.export(batch).await }).await;
+        let sent = sent.unwrap_or_else(|error| Err(OTelSdkError::InternalFailure(error.to_string())));
+        let failed = sent.is_err();
+        if self.failing.swap(failed, Ordering::Relaxed) != failed {
+            let endpoint = self.endpoint.as_str();
+            match &sent {
+                Err(error) => warn!(endpoint, %error, "traces can't be sent, spans are dropped until they can"),
+                Ok(()) => info!(endpoint, "traces are sent again"),
+            }
+        }
+        sent
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        // Called before the first export, when nobody else holds the exporter.
+        if let Some(inner) = Arc::get_mut(&mut self.inner) {
+            inner.set_resource(resource);
+        }
+    }
+}
