@@ -1,1 +1,30 @@
-//! Placeholder.
+//! What tests share: receivers and proxies that misbehave on demand, private brokers to kill, and finders of the real
+//! services. A dev-dependency only.
+//!
+//! A helper that cannot do its work panics: in a test that is the failure to report. Nothing here sleeps to let
+//! something happen; everything waits on a condition with a deadline (see [`eventually`]).
+
+#![expect(clippy::expect_used, clippy::panic, reason = "in a test, a helper that cannot work is the failure to report")]
+
+mod broker;
+mod eventually;
+mod node;
+mod proxy;
+mod pubsub;
+mod rabbit;
+mod receiver;
+mod services;
+
+pub use broker::Broker;
+pub use eventually::eventually;
+pub use node::Emulator;
+pub use proxy::{Mode, Proxy};
+pub use pubsub::Subscription;
+pub use rabbit::{Consumer, Message, Rabbit};
+pub use receiver::{Answer, Receiver, Request};
+pub use services::{amqp_url, install_crypto, missing, private_broker, private_emulator, pubsub_endpoint};
+
+/// A name no other test uses, for exchanges, queues and topics: `prefix-<uuid>`.
+pub fn unique(prefix: &str) -> String {
+    format!("{prefix}-{}", uuid::Uuid::new_v4().simple())
+}

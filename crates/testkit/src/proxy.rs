@@ -1,0 +1,188 @@
+//! A TCP proxy that breaks connections on demand.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::eventually;
+
+const STEP: Duration = Duration::from_secs(30);
+
+/// How the proxy treats bytes and new connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Everything passes.
+    Pass,
+    /// New connections are refused by the kernel; open ones go on.
+    Refuse,
+    /// Connections are taken and stay open, and nothing passes in either direction: a half-open peer.
+    Blackhole,
+    /// Every chunk waits this long.
+    Delay(Duration),
+}
+
+#[derive(Debug)]
+struct Shared {
+    target: SocketAddr,
+    mode: watch::Sender<Mode>,
+    // Replaced at each cut: cancelling the old one closes every connection that was made under it.
+    open: watch::Sender<CancellationToken>,
+    listening: watch::Sender<bool>,
+    connections: AtomicUsize,
+    up: AtomicU64,
+    down: AtomicU64,
+}
+
+/// A proxy on loopback in front of `target`; it ends on drop, and its connections with it.
+pub struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    _stop: DropGuard,
+}
+
+impl Proxy {
+    /// Starts a proxy on a free port; it passes everything until told otherwise.
+    #[expect(clippy::disallowed_methods, reason = "tests have no supervisor; the task ends with the proxy")]
+    pub async fn start(target: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind the proxy");
+        let address = listener.local_addr().expect("read the bound address");
+        let token = CancellationToken::new();
+        let shared = Arc::new(Shared {
+            target,
+            mode: watch::Sender::new(Mode::Pass),
+            open: watch::Sender::new(token.child_token()),
+            listening: watch::Sender::new(true),
+            connections: AtomicUsize::new(0),
+            up: AtomicU64::new(0),
+            down: AtomicU64::new(0),
+        });
+        let (accepting, all) = (Arc::clone(&shared), token.clone());
+        tokio::spawn(async move { all.run_until_cancelled(accept(listener, address, accepting)).await });
+        Self { address, shared, _stop: token.drop_guard() }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Changes the treatment of bytes and new connections, and returns when it holds.
+    pub async fn set(&self, mode: Mode) {
+        self.shared.mode.send_replace(mode);
+        let mut listening = self.shared.listening.subscribe();
+        let wanted = mode != Mode::Refuse;
+        let applied = listening.wait_for(|listening| *listening == wanted);
+        tokio::time::timeout(STEP, applied).await.expect("the proxy changes mode").expect("the proxy runs");
+    }
+
+    /// Closes every open connection; new ones are as the mode says.
+    pub fn cut(&self) {
+        self.shared.open.send_replace(CancellationToken::new()).cancel();
+    }
+
+    /// The far side is down: no connection, and no new one.
+    pub async fn down(&self) {
+        self.set(Mode::Refuse).await;
+        self.cut();
+        eventually(STEP, "all connections end", async || (self.open() == 0).then_some(())).await;
+    }
+
+    /// The far side is up again.
+    pub async fn up(&self) {
+        self.set(Mode::Pass).await;
+    }
+
+    /// How many connections are open.
+    pub fn open(&self) -> usize {
+        self.shared.connections.load(Ordering::SeqCst)
+    }
+
+    /// Bytes passed towards the target.
+    pub fn sent(&self) -> u64 {
+        self.shared.up.load(Ordering::SeqCst)
+    }
+
+    /// Bytes passed back.
+    pub fn received(&self) -> u64 {
+        self.shared.down.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.cut();
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "tests have no supervisor; a connection ends with its token")]
+async fn accept(first: TcpListener, address: SocketAddr, shared: Arc<Shared>) {
+    let mut listener = Some(first);
+    let mut mode = shared.mode.subscribe();
+    loop {
+        if *mode.borrow_and_update() == Mode::Refuse {
+            listener = None;
+        } else if listener.is_none() {
+            listener = TcpListener::bind(address).await.ok();
+        }
+        shared.listening.send_replace(listener.is_some());
+        let Some(open) = &listener else {
+            if mode.changed().await.is_err() {
+                return;
+            }
+            continue;
+        };
+        tokio::select! {
+            changed = mode.changed() => if changed.is_err() { return },
+            accepted = open.accept() => if let Ok((client, _)) = accepted {
+                shared.connections.fetch_add(1, Ordering::SeqCst);
+                let shared = Arc::clone(&shared);
+                tokio::spawn(async move {
+                    let token = shared.open.borrow().clone();
+                    token.run_until_cancelled(carry(client, &shared)).await;
+                    shared.connections.fetch_sub(1, Ordering::SeqCst);
+                });
+            },
+        }
+    }
+}
+
+/// Carries one connection until either side closes it.
+async fn carry(mut client: TcpStream, shared: &Shared) {
+    let Ok(mut server) = TcpStream::connect(shared.target).await else { return };
+    // Without it, small frames of a request and its answer wait for each other.
+    drop((client.set_nodelay(true), server.set_nodelay(true)));
+    let (mut client_read, mut client_write) = client.split();
+    let (mut server_read, mut server_write) = server.split();
+    tokio::select! {
+        () = pump(&mut client_read, &mut server_write, shared, &shared.up) => {},
+        () = pump(&mut server_read, &mut client_write, shared, &shared.down) => {},
+    }
+}
+
+async fn pump(
+    from: &mut (impl AsyncReadExt + Unpin),
+    to: &mut (impl AsyncWriteExt + Unpin),
+    shared: &Shared,
+    count: &AtomicU64,
+) {
+    let mut mode = shared.mode.subscribe();
+    let mut chunk = vec![0; 64 << 10];
+    while let Ok(n @ 1..) = from.read(&mut chunk).await {
+        let passes = mode.wait_for(|mode| *mode != Mode::Blackhole).await.map(|mode| *mode);
+        match passes {
+            Ok(Mode::Delay(delay)) => tokio::time::sleep(delay).await,
+            Ok(_) => {}
+            Err(_) => return,
+        }
+        if to.write_all(&chunk[..n]).await.is_err() {
+            return;
+        }
+        count.fetch_add(n as u64, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,91 @@
+//! Where the real services are, and what happens to a test whose service is absent.
+//!
+//! A test asks a finder and returns when the answer is `None`: the finder has then said so, on standard error and in
+//! the file that `WATCHFIRE_TEST_SKIPS` names, which `make test` prints at its end. With
+//! `WATCHFIRE_TEST_REQUIRE=all` an absent service fails the test instead.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Once;
+use std::time::Duration;
+
+use crate::broker::Broker;
+use crate::node::{Emulator, testbed};
+
+/// Loopback answers at once or not at all.
+const PROBE: Duration = Duration::from_secs(1);
+
+/// The AMQP URL of a running RabbitMQ: `WATCHFIRE_TEST_AMQP_URL`, else the default port of this machine.
+pub fn amqp_url(test: &str) -> Option<String> {
+    install_crypto();
+    let url = std::env::var("WATCHFIRE_TEST_AMQP_URL").ok().filter(|url| !url.is_empty());
+    let found = url.or_else(|| listens(5672).then(|| "amqp://guest:guest@127.0.0.1:5672/%2f".to_owned()));
+    if found.is_none() {
+        missing(test, "RabbitMQ", "run `testbed/up rabbitmq`, or set WATCHFIRE_TEST_AMQP_URL");
+    }
+    found
+}
+
+/// `host:port` of a running Pub/Sub emulator: `PUBSUB_EMULATOR_HOST`, else its default port on this machine.
+pub fn pubsub_endpoint(test: &str) -> Option<String> {
+    install_crypto();
+    let host = std::env::var("PUBSUB_EMULATOR_HOST").ok().filter(|host| !host.is_empty());
+    let found = host.or_else(|| listens(8085).then(|| "127.0.0.1:8085".to_owned()));
+    if found.is_none() {
+        missing(test, "Pub/Sub emulator", "run `testbed/up pubsub`, or set PUBSUB_EMULATOR_HOST");
+    }
+    found
+}
+
+/// Starts a RabbitMQ of the test's own, to stop, kill and restart.
+pub async fn private_broker(test: &str) -> Option<Broker> {
+    install_crypto();
+    if !on_path("rabbitmq-server") {
+        missing(test, "rabbitmq-server", "`apt-get install rabbitmq-server`, or run `testbed/up rabbitmq` as root");
+        return None;
+    }
+    Some(Broker::start().await)
+}
+
+/// Starts a Pub/Sub emulator of the test's own, to stop, kill and restart.
+pub async fn private_emulator(test: &str) -> Option<Emulator> {
+    install_crypto();
+    let sdk = Path::new("/usr/lib/google-cloud-sdk/platform/pubsub-emulator/bin/cloud-pubsub-emulator");
+    if !sdk.exists() && !on_path("cloud-pubsub-emulator") {
+        missing(test, "cloud-pubsub-emulator", "install Google's Pub/Sub emulator (`testbed/up pubsub` says how)");
+        return None;
+    }
+    Some(Emulator::start().await)
+}
+
+/// Installs `ring` as the TLS provider of this process, as the binary does first in `main`.
+pub fn install_crypto() {
+    static ONCE: Once = Once::new();
+    // An error means that a provider is installed already, which is all we want.
+    ONCE.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
+}
+
+/// Says that `test` was skipped for want of `service` and how to get it; fails it where services are required.
+pub fn missing(test: &str, service: &str, how: &str) {
+    let line = format!("SKIPPED {test}: {service} is not here: {how}");
+    let required = std::env::var("WATCHFIRE_TEST_REQUIRE").is_ok_and(|value| value == "all");
+    assert!(!required, "WATCHFIRE_TEST_REQUIRE=all, and {service} is not here: {how}");
+    // Straight to the descriptor: the harness captures `eprintln!` of a passing test.
+    writeln!(std::io::stderr(), "{line}").expect("write to standard error");
+    if let Some(path) = std::env::var_os("WATCHFIRE_TEST_SKIPS") {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        writeln!(file.expect("open the file that WATCHFIRE_TEST_SKIPS names"), "{line}").expect("append a skip");
+    }
+}
+
+fn listens(port: u16) -> bool {
+    TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), PROBE).is_ok()
+}
+
+fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // Debian keeps servers in /usr/sbin, which is not on every user's PATH.
+    let mut dirs = std::env::split_paths(&path).chain([Path::new("/usr/sbin").to_owned()]);
+    testbed("rabbitmq").exists() && dirs.any(|dir| dir.join(program).exists())
+}
