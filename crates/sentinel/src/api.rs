@@ -30,7 +30,7 @@ const RETRY_BUDGET: Duration = Duration::from_secs(30);
 
 /// 500 ms, doubled, at most 8 s.
 const BACKOFF: Backoff =
-    Backoff { initial: Duration::from_millis(500), multiplier: 2.0, max: Duration::from_secs(8) };
+    Backoff { initial: Duration::from_millis(500), multiplier: 2.0, jitter: 0.1, max: Duration::from_secs(8) };
 
 /// Why a list could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -195,7 +195,7 @@ impl Api {
             if !error.is_transient() || begun.elapsed() + wait > RETRY_BUDGET {
                 return Err(error);
             }
-            debug!(error = %watchfire_runtime::chain(&error), attempt, "list refused, trying again");
+            debug!(error = %watchfire_runtime::tasks::chain(&error), attempt, "list refused, trying again");
             tokio::time::sleep(wait).await;
             attempt += 1;
         }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -20,10 +21,13 @@ use watchfire_runtime::secret::SecretSource;
 
 use crate::api::ApiConfig;
 use crate::decision::{MaxAge, Policy};
-use crate::payload::Payload;
+use crate::payload::{self, Payload};
 use crate::selector::{Operator, Requirement, Selector};
 
 pub mod broker;
+mod show;
+
+pub use show::Shown;
 
 /// The file as typed. Every key is optional here; what is required is checked afterwards, so that all is told at once.
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
@@ -166,7 +170,9 @@ pub struct SentinelConfig {
     /// Which resources are watched.
     pub selector: Selector,
     /// What is sent.
-    pub payload: Payload,
+    pub payload: Arc<Payload>,
+    /// The file with every default filled in, for whoever asks what is in effect.
+    pub effective: RawConfig,
 }
 
 /// Keys of other forms of this configuration, and what they are called here.
@@ -229,6 +235,17 @@ fn check_into(raw: &RawConfig, env: &Env, problems: &mut Problems) -> Option<Sen
         None | Some(RawPolicy::GenerationAware) => Policy::GenerationAware,
         Some(RawPolicy::TimeOnly) => Policy::TimeOnly,
     };
+    let effective = RawConfig {
+        resource_type: resource_type.clone(),
+        poll_interval: poll_interval.map(GoDuration::new),
+        max_age_not_ready: not_ready.map(GoDuration::new),
+        max_age_ready: ready.map(GoDuration::new),
+        resource_selector: Some(raw.resource_selector.clone().unwrap_or(RawSelector::Pairs(Vec::new()))),
+        hyperfleet_api: Some(RawApi { timeout: timeout.map(GoDuration::new), ..api }),
+        message_data: Some(raw.message_data.clone().unwrap_or_else(payload::default_message_data)),
+        decision: Some(raw.decision.unwrap_or(RawPolicy::GenerationAware)),
+        republish: Some(raw.republish.unwrap_or_default()),
+    };
     Some(SentinelConfig {
         api: ApiConfig { endpoint: endpoint?, timeout: timeout?, token, resource_type: resource_type? },
         poll_interval: poll_interval?,
@@ -236,7 +253,8 @@ fn check_into(raw: &RawConfig, env: &Env, problems: &mut Problems) -> Option<Sen
         policy,
         republish: raw.republish.unwrap_or_default(),
         selector: selector?,
-        payload: payload?,
+        payload: Arc::new(payload?),
+        effective,
     })
 }
 
@@ -350,7 +368,7 @@ fn check_payload(raw: Option<&Value>, problems: &mut Problems) -> Option<Payload
         Ok(payload) => Some(payload),
         Err(errors) => {
             for error in errors {
-                problems.push(format!("message_data.{}", error.field), error.message);
+                problems.push(error.field, error.problem);
             }
             None
         }

@@ -15,7 +15,8 @@ use tracing::{debug, error, info};
 use watchfire_delivery::retry::{Backoff, Verdict};
 use watchfire_delivery::{EventSink, sink};
 use watchfire_runtime::health::{Dependency, Heartbeat};
-use watchfire_runtime::{chain, clock};
+use watchfire_runtime::clock;
+use watchfire_runtime::tasks::chain;
 
 use crate::metrics::Metrics;
 use crate::service::Due;
@@ -27,7 +28,7 @@ pub(crate) const WINDOW: usize = 1000;
 const ATTEMPTS: u32 = 4;
 
 const BACKOFF: Backoff =
-    Backoff { initial: Duration::from_millis(200), multiplier: 2.0, max: Duration::from_secs(2) };
+    Backoff { initial: Duration::from_millis(200), multiplier: 2.0, jitter: 0.1, max: Duration::from_secs(2) };
 
 /// Publishes the events of one sentinel.
 #[derive(Clone)]

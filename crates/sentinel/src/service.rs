@@ -17,7 +17,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, debug, error, info, info_span, warn};
 use watchfire_delivery::{CloudEvent, EventSink};
 use watchfire_runtime::health::{Dependency, Health, Heartbeat};
-use watchfire_runtime::{chain, clock, telemetry};
+use watchfire_runtime::tasks::chain;
+use watchfire_runtime::{clock, telemetry};
 
 use crate::api::paging::{Pages, Query};
 use crate::api::projection::Projection;
@@ -326,14 +327,14 @@ impl Walk<'_> {
         };
         let built = self.config.payload.build(&value);
         self.metrics.fields(built.missing.len(), built.errors.len());
-        for field in &built.missing {
-            if self.is_news(&format!("missing {field}")) {
-                warn!(field = %field, id = %resource.id, "a field of message_data is missing, sending an empty string");
+        for missing in &built.missing {
+            if self.is_news(&format!("missing {}", missing.field)) {
+                warn!(field = %missing.field, path = missing.path, id = %resource.id, "a field of message_data is missing, sending an empty string");
             }
         }
         for failed in &built.errors {
             if self.is_news(&format!("failed {}", failed.field)) {
-                warn!(field = %failed.field, id = %resource.id, error = %failed.message,
+                warn!(field = %failed.field, id = %resource.id, error = %failed.source,
                     "a field of message_data failed, sending an empty string");
             }
         }

@@ -1,3 +1,39 @@
-//! The `watchfire` binary.
+//! The `watchfire` binary: reads the command line, runs the command, says why it failed.
 
-fn main() {}
+mod broker;
+mod cli;
+mod config;
+mod demo;
+mod failure;
+mod sentinel;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+use failure::{Failure, complain, say};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return failure::usage(&error),
+    };
+    match run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            complain(&failure);
+            failure.exit_code()
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Sentinel(args) => sentinel::run(&args),
+        Command::Config { command } => config::run(&command),
+        Command::Completions { shell } => say(&cli::completions(shell)),
+        Command::Version => say(cli::VERSION),
+    }
+}

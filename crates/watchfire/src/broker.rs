@@ -1,0 +1,39 @@
+//! Opens the configured broker.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use watchfire_delivery::EventSink;
+use watchfire_delivery::embedded::{self, Embedded};
+use watchfire_delivery::metrics::Metrics;
+use watchfire_delivery::sink::pubsub::PubSub;
+use watchfire_delivery::sink::rabbitmq::RabbitMq;
+use watchfire_runtime::tasks::{Stage, Tasks};
+use watchfire_sentinel::config::broker::BrokerConfig;
+
+/// A broker, ready to publish to.
+pub(crate) struct Broker {
+    pub(crate) sink: Arc<dyn EventSink>,
+    /// Topic or exchange.
+    pub(crate) topic: String,
+}
+
+/// Opens the broker. The real ones connect with the first event; the embedded one opens its store here, and its
+/// deliveries become tasks of this process.
+pub(crate) async fn open(config: BrokerConfig, metrics: &Metrics, tasks: &mut Tasks) -> anyhow::Result<Broker> {
+    let topic = config.topic().to_owned();
+    let sink: Arc<dyn EventSink> = match config {
+        BrokerConfig::RabbitMq(rabbitmq) => Arc::new(RabbitMq::new(rabbitmq)),
+        BrokerConfig::PubSub(pubsub) => Arc::new(PubSub::new(pubsub)),
+        BrokerConfig::Http { subscribers, store } => {
+            let opened = Embedded::open(embedded::Config::new(store, subscribers), metrics).await;
+            let (embedded, work) = opened.context("open the embedded broker")?;
+            for worker in work.workers {
+                tasks.essential_at(Stage::Workers, "broker-delivery", worker.run(tasks.stage_token(Stage::Workers)));
+            }
+            tasks.essential_at(Stage::Workers, "broker-retention", work.retention.run(tasks.stage_token(Stage::Workers)));
+            Arc::new(embedded)
+        }
+    };
+    Ok(Broker { sink, topic })
+}
