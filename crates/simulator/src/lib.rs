@@ -1,1 +1,29 @@
-//! Placeholder.
+//! A HyperFleet API with true aggregation, and adapters with faults, for the demo, the tests and the benches.
+//!
+//! [`Simulator`] is the state; [`Server`] serves it over HTTP; an [`Adapter`] consumes events and reports. Nothing here
+//! spawns a task: every `run` is a future for the caller's supervisor.
+
+pub mod aggregation;
+mod api;
+pub mod dialect;
+pub mod faults;
+mod fleet;
+pub mod kind;
+pub mod problem;
+pub mod resource;
+pub mod search;
+mod server;
+mod simulator;
+mod synthetic;
+mod table;
+mod view;
+
+pub use dialect::Dialect;
+pub use faults::{Fault, FaultBody, Scope, Times};
+pub use fleet::{Change, Deleted, NewCondition, NewReport, NewResource, Patch, Reported, What};
+pub use kind::Kind;
+pub use problem::Problem;
+pub use resource::{Condition, Report, Resource, Status};
+pub use server::Server;
+pub use simulator::{Counts, Simulator};
+pub use synthetic::FleetState;
