@@ -21,7 +21,7 @@ use watchfire_runtime::secret::SecretSource;
 
 use crate::api::ApiConfig;
 use crate::decision::{MaxAge, Policy};
-use crate::payload::{self, Payload};
+use crate::payload::Payload;
 use crate::selector::{Operator, Requirement, Selector};
 
 pub mod broker;
@@ -242,7 +242,7 @@ fn check_into(raw: &RawConfig, env: &Env, problems: &mut Problems) -> Option<Sen
         max_age_ready: ready.map(GoDuration::new),
         resource_selector: Some(raw.resource_selector.clone().unwrap_or(RawSelector::Pairs(Vec::new()))),
         hyperfleet_api: Some(RawApi { timeout: timeout.map(GoDuration::new), ..api }),
-        message_data: Some(raw.message_data.clone().unwrap_or_else(payload::default_message_data)),
+        message_data: Some(raw.message_data.clone().unwrap_or_else(default_message_data)),
         decision: Some(raw.decision.unwrap_or(RawPolicy::GenerationAware)),
         republish: Some(raw.republish.unwrap_or_default()),
     };
@@ -256,6 +256,12 @@ fn check_into(raw: &RawConfig, env: &Env, problems: &mut Problems) -> Option<Sen
         payload: Arc::new(payload?),
         effective,
     })
+}
+
+/// What is sent where nothing is said, as one would write it.
+fn default_message_data() -> Value {
+    let fields = ["id", "kind", "href", "generation", "owner_references"];
+    fields.into_iter().map(|field| (field.to_owned(), Value::String(format!(".{field}")))).collect()
 }
 
 fn check_resource_type(raw: Option<&str>, problems: &mut Problems) -> Option<String> {

@@ -1,0 +1,181 @@
+use watchfire_runtime::config::ConfigError;
+
+use super::*;
+use crate::resource::Labels;
+
+const MINIMAL: &str = "resource_type: clusters\nhyperfleet_api:\n  endpoint: http://api:8000\n";
+
+fn load(text: &str, env: &Env) -> Result<(SentinelConfig, Vec<String>), Vec<String>> {
+    let document = Document::parse("sentinel.yaml", text).map_err(|error| lines(&error))?;
+    let (config, problems) = check(document, env);
+    let warnings = problems.finish().map_err(|error| lines(&error))?;
+    Ok((config.unwrap(), warnings.iter().map(ToString::to_string).collect()))
+}
+
+fn lines(error: &ConfigError) -> Vec<String> {
+    error.problems().iter().map(ToString::to_string).collect()
+}
+
+fn ok(text: &str) -> SentinelConfig {
+    load(text, &Env::default()).unwrap().0
+}
+
+fn refused(text: &str) -> Vec<String> {
+    load(text, &Env::default()).unwrap_err()
+}
+
+#[test]
+fn defaults_are_those_of_the_specification() {
+    let config = ok(MINIMAL);
+    assert_eq!(config.poll_interval, Duration::from_secs(5));
+    assert_eq!(config.max_age.not_ready, Duration::from_secs(10));
+    assert_eq!(config.max_age.ready, Duration::from_secs(1800));
+    assert_eq!(config.api.timeout, Duration::from_secs(10));
+    assert!(config.selector.is_everything());
+    assert_eq!((config.policy, config.republish), (Policy::GenerationAware, Republish::InFlight));
+    assert!(config.api.token.is_none());
+}
+
+#[test]
+fn the_example_of_the_specification_is_accepted_as_written() {
+    let config = ok(include_str!("../../tests/data/seed-us-east.yaml"));
+    assert_eq!(config.selector.search().as_deref(), Some("labels.region='us-east'"));
+    assert_eq!(config.api.endpoint.as_str(), "http://hyperfleet-api.hyperfleet-system.svc.cluster.local:8080/");
+    let data = config.payload.build(&serde_json::json!({"id": "cls-123", "kind": "Cluster", "metadata": {"labels": {"region": "us-east"}}})).data;
+    assert_eq!(data.get(), r#"{"resource_id":"cls-123","resource_type":"Cluster","region":"us-east"}"#);
+}
+
+#[test]
+fn the_other_examples_are_accepted_as_written() {
+    let west = ok(include_str!("../../tests/data/seed-us-west.yaml"));
+    assert_eq!((west.max_age.not_ready, west.max_age.ready), (Duration::from_secs(15), Duration::from_secs(3600)));
+    let nodepools = ok(include_str!("../../tests/data/seed-nodepools.yaml"));
+    assert_eq!(nodepools.api.resource_type, "nodepools");
+    assert!(nodepools.selector.is_everything());
+}
+
+#[test]
+fn every_problem_is_told_at_once_with_its_line() {
+    let problems = refused(
+        "poll_interval: 0s\nresource_typ: clusters\nhyperfleet_api:\n  endpoint: ftp://x\n  timeout: 10s\n\
+         resource_selector:\n  - label: region\nmessage_data:\n  id: \"\"\n  x: '{{ nonsense }}'\n",
+    );
+    let text = problems.join("\n");
+    for part in [
+        "sentinel.yaml:1:1: poll_interval: must be longer than 0",
+        "sentinel.yaml:2:1: resource_typ: unknown key",
+        "sentinel.yaml:4:3: hyperfleet_api.endpoint: the scheme must be http or https",
+        "resource_selector.0: value is missing",
+        "sentinel.yaml:9:3: message_data.id",
+        "sentinel.yaml:10:3: message_data.x",
+        "resource_type: missing",
+    ] {
+        assert!(text.contains(part), "{part} not in:\n{text}");
+    }
+}
+
+#[test]
+fn a_type_error_stops_with_file_line_and_key() {
+    let problems = refused("resource_type: clusters\npoll_interval: soon\n");
+    assert!(problems[0].starts_with("sentinel.yaml:2:"), "{problems:?}");
+    assert!(problems[0].contains("poll_interval") && problems[0].contains("soon"), "{problems:?}");
+}
+
+#[test]
+fn foreign_and_older_keys_name_the_right_one() {
+    let text = refused(&format!("{MINIMAL}backoffReady: 30m\nshardSelector: {{}}\nbroker: {{}}\nclients: {{}}\n")).join("\n");
+    assert!(text.contains("backoffReady: unknown key, write max_age_ready"), "{text}");
+    assert!(text.contains("shardSelector: unknown key, write resource_selector"), "{text}");
+    assert!(text.contains("BROKER_TYPE"), "{text}");
+    let text = refused("resource_type: clusters\nhyperfleet_api:\n  url: http://x\n  token: abc\n").join("\n");
+    assert!(text.contains("write hyperfleet_api.endpoint"), "{text}");
+    assert!(text.contains("HYPERFLEET_API_TOKEN") && !text.contains("abc"), "{text}");
+}
+
+#[test]
+fn a_resource_type_is_one_path_segment() {
+    for plural in ["clusters/x", "../clusters", "clusters?x=1", "a b", "%2e"] {
+        let text = refused(&format!("resource_type: '{plural}'\nhyperfleet_api: {{endpoint: http://a}}\n")).join("\n");
+        assert!(text.contains("is not a plural"), "{plural}: {text}");
+    }
+    assert_eq!(ok("resource_type: wif_configs-2\nhyperfleet_api: {endpoint: http://a}\n").api.resource_type, "wif_configs-2");
+}
+
+#[test]
+fn an_endpoint_has_no_credentials_and_no_query() {
+    for (endpoint, part) in [
+        ("http://user:pw@api", "credentials"),
+        ("http://api?x=1", "query"),
+        ("http://api#x", "query"),
+        ("api:8000", "scheme"),
+        ("not an address", "not an address"),
+        ("''", "missing"),
+    ] {
+        let text = refused(&format!("resource_type: clusters\nhyperfleet_api:\n  endpoint: {endpoint}\n")).join("\n");
+        assert!(text.contains(part) && !text.contains("pw"), "{endpoint}: {text}");
+    }
+    assert!(refused("resource_type: clusters\n")[0].contains("hyperfleet_api: missing"));
+}
+
+#[test]
+fn selectors_come_in_both_forms() {
+    let kubernetes = ok(&format!(
+        "{MINIMAL}resource_selector:\n  matchLabels: {{region: us}}\n  matchExpressions:\n  - {{key: tier, operator: NotIn, values: [a, b]}}\n  \
+         - {{key: x, operator: Exists}}\n  - {{key: y, operator: DoesNotExist}}\n  - {{key: z, operator: In, values: [c]}}\n"
+    ));
+    assert_eq!(kubernetes.selector.labels().unwrap(), "region=us,tier notin (a,b),x,!y,z=c");
+    let labels: Labels<'_> = [("region", "us"), ("x", ""), ("z", "c")].into_iter().collect();
+    assert!(kubernetes.selector.matches(&labels));
+    assert!(ok(&format!("{MINIMAL}resource_selector: []\n")).selector.is_everything());
+    assert!(ok(&format!("{MINIMAL}resource_selector:\n")).selector.is_everything());
+}
+
+#[test]
+fn selectors_that_cannot_be_meant_are_refused() {
+    for (selector, part) in [
+        ("[{label: '', value: x}]", "no name"),
+        ("[{label: a, value: x}, {label: a, value: y}]", "twice"),
+        ("[{value: x}]", "label is missing"),
+        ("[{label: a b, value: x}]", "not a label key"),
+        ("{matchExpressions: [{key: a, operator: Near}]}", "Near"),
+        ("{matchExpressions: [{key: a, operator: Exists, values: [x]}]}", "takes no values"),
+        ("{matchExpressions: [{key: a, operator: In}]}", "no values"),
+        ("{matchLabel: {a: b}}", "matchLabel"),
+        ("[{label: a, value: b, oper: c}]", "oper"),
+        ("7", "list of label/value pairs"),
+    ] {
+        let text = refused(&format!("{MINIMAL}resource_selector: {selector}\n")).join("\n");
+        assert!(text.contains(part), "{selector}: {text}");
+    }
+}
+
+#[test]
+fn the_token_comes_from_environment_or_file_and_is_never_shown() {
+    let env = Env::from([("HYPERFLEET_API_TOKEN", "s3cret")]);
+    let text = format!("{MINIMAL}  token_file: /token\n");
+    let (config, warnings) = load(&text, &env).unwrap();
+    assert!(warnings[0].contains("HYPERFLEET_API_TOKEN is set"), "{warnings:?}");
+    let broker = broker::check(
+        &Env::from([("BROKER_TYPE", "rabbitmq"), ("BROKER_HOST", "mq"), ("BROKER_USER", "u"), ("BROKER_PASSWORD", "hunter2")]),
+        &mut Problems::without_file(),
+    )
+    .unwrap();
+    let shown = watchfire_runtime::redact::to_yaml(&config.show(&broker)).unwrap();
+    assert!(shown.contains("<redacted>") && shown.contains("poll_interval: 5s"), "{shown}");
+    let everything = format!("{shown}{config:?}{broker:?}");
+    assert!(!everything.contains("s3cret") && !everything.contains("hunter2"), "{everything}");
+    assert!(ok(&text).api.token.is_some());
+}
+
+#[test]
+fn what_is_legal_but_odd_is_warned_about() {
+    let (_, warnings) = load(&format!("{MINIMAL}max_age_not_ready: 1h\n"), &Env::default()).unwrap();
+    assert!(warnings[0].contains("max_age_not_ready: longer than max_age_ready"), "{warnings:?}");
+}
+
+#[test]
+fn policies_are_read_by_their_names() {
+    let config = ok(&format!("{MINIMAL}decision: time_only\nrepublish: always\n"));
+    assert_eq!((config.policy, config.republish), (Policy::TimeOnly, Republish::Always));
+    assert!(refused(&format!("{MINIMAL}decision: sometimes\n"))[0].contains("sometimes"));
+}
