@@ -243,7 +243,7 @@ fn member(out: &mut Vec<u8>, name: &str, value: &str) {
 
 fn string(out: &mut Vec<u8>, value: &str) {
     // Writing a string into memory has no way to fail.
-    let _: Result<(), serde_json::Error> = serde_json::to_writer(out, value);
+    serde_json::to_writer(out, value).ok();
 }
 
 /// The value of an attribute as a string; `None` for `null`, which the format reads as absent.
@@ -290,7 +290,7 @@ fn percent_encode(value: &str) -> Cow<'_, str> {
             out.push(char::from(byte));
         } else {
             // Writing into a string has no way to fail.
-            let _: std::fmt::Result = write!(out, "%{byte:02X}");
+            write!(out, "%{byte:02X}").ok();
         }
     }
     Cow::Owned(out)

@@ -1,5 +1,7 @@
 //! Where events go: the trait that every sink implements, and why an event was not taken.
 
+pub mod http;
+
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;

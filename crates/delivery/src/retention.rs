@@ -1,0 +1,58 @@
+//! Removes what was delivered or discarded long enough ago, in small steps, and gives its space back.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+use watchfire_runtime::clock;
+
+use crate::outbox;
+use crate::store::{Error, Store};
+
+/// Rows that go in one transaction: small enough that no delivery waits long for it.
+const STEP: u32 = 500;
+/// Pages that are given back to the volume in one transaction: 2 MiB.
+const PAGES: u32 = 512;
+
+/// Cleans one store's outbox.
+pub struct Retention {
+    store: Store,
+    keep: Duration,
+    every: Duration,
+}
+
+impl Retention {
+    /// Keeps what was delivered or discarded for `keep`, and looks for more every `every`.
+    pub fn new(store: Store, keep: Duration, every: Duration) -> Self {
+        Self { store, keep, every }
+    }
+
+    /// Cleans until the token is cancelled. A failure is logged, and tried again in the next round.
+    pub async fn run(self, token: CancellationToken) -> Result<(), Error> {
+        let mut ticks = tokio::time::interval(self.every.max(Duration::from_millis(10)));
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while token.run_until_cancelled(ticks.tick()).await.is_some() {
+            let before = clock::now().checked_sub(self.keep).unwrap_or(Timestamp::MIN);
+            match self.clean(before, &token).await {
+                Ok(0) => {}
+                Ok(rows) => tracing::debug!(rows, "outbox cleaned"),
+                Err(Error::Closed) => return Err(Error::Closed),
+                Err(error) => tracing::warn!(%error, hint = error.hint(), "outbox not cleaned"),
+            }
+        }
+        Ok(())
+    }
+
+    async fn clean(&self, before: Timestamp, token: &CancellationToken) -> Result<usize, Error> {
+        let mut rows = 0;
+        while !token.is_cancelled() {
+            let removed = self.store.write(move |tx| outbox::prune(tx, before, STEP)).await?;
+            rows += removed;
+            if removed == 0 {
+                break;
+            }
+        }
+        while !token.is_cancelled() && self.store.vacuum(PAGES).await? > 0 {}
+        Ok(rows)
+    }
+}

@@ -1,0 +1,212 @@
+//! Posts events to an HTTP endpoint, one event per request.
+//!
+//! A 2xx means that the endpoint has taken the event. Redirects are never followed, since where they lead was not
+//! configured. Answers are read up to a limit, only so that the connection can be used again; nothing of them is kept.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use http::{HeaderMap, HeaderValue, Method, header};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Response};
+use secrecy::{ExposeSecret, SecretString};
+use url::Url;
+use watchfire_runtime::clock;
+
+use crate::event::{CloudEvent, STRUCTURED};
+use crate::retry;
+use crate::sink::{Cause, Error, EventSink};
+
+/// Bytes of an answer that are read, to keep its connection; a longer answer costs the connection.
+const ANSWER_LIMIT: usize = 64 << 10;
+/// Time to read the rest of an answer whose status is known already.
+const ANSWER_TIME: Duration = Duration::from_secs(1);
+
+/// How an event is laid out in a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// The body is the event's frozen structured JSON.
+    #[default]
+    Structured,
+    /// The attributes are headers and the body is `data`.
+    Binary,
+}
+
+/// Where and how to post.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The endpoint; userinfo in it becomes basic authentication.
+    pub url: Url,
+    /// How events are laid out.
+    pub mode: Mode,
+    /// Time for one request, from connecting to the answer's status.
+    pub timeout: Duration,
+    /// Requests of one window that are under way at the same time.
+    pub concurrency: NonZeroUsize,
+    /// Sent as a bearer token.
+    pub token: Option<SecretString>,
+    /// Sent with every request.
+    pub headers: HeaderMap,
+}
+
+impl Config {
+    /// The defaults for an endpoint: structured, 10 seconds, 16 at a time.
+    pub fn new(url: Url) -> Self {
+        Self {
+            url,
+            mode: Mode::default(),
+            timeout: Duration::from_secs(10),
+            concurrency: NonZeroUsize::MIN.saturating_add(15),
+            token: None,
+            headers: HeaderMap::new(),
+        }
+    }
+}
+
+/// An HTTP endpoint as a sink.
+pub struct Http {
+    client: Client,
+    url: Url,
+    target: String,
+    mode: Mode,
+    timeout: Duration,
+    concurrency: NonZeroUsize,
+    headers: HeaderMap,
+}
+
+impl std::fmt::Debug for Http {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Http").field("target", &self.target).finish_non_exhaustive()
+    }
+}
+
+impl Http {
+    /// Builds the sink; connects to nothing yet.
+    ///
+    /// Fails if the URL or the token cannot be used, or if the process has not installed a TLS provider.
+    pub fn new(config: Config) -> Result<Self, Error> {
+        let Config { url, mode, timeout, concurrency, token, mut headers } = config;
+        let target = redacted(&url);
+        let misconfigured =
+            |detail: &str, hint| Error::Misconfigured { target: target.clone(), detail: detail.to_owned(), hint };
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(misconfigured("its scheme is neither http nor https", "write the URL as https://host/path"));
+        }
+        if let Some(token) = token {
+            let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose_secret())).map_err(|_| {
+                misconfigured("its token has characters that a header cannot carry", "check the token for line breaks")
+            })?;
+            value.set_sensitive(true);
+            headers.insert(header::AUTHORIZATION, value);
+        }
+        let client = Client::builder()
+            .redirect(Policy::none())
+            .connect_timeout(timeout)
+            .pool_max_idle_per_host(concurrency.get())
+            .user_agent(concat!("watchfire/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|error| misconfigured(&crate::worker::chain(&error), "check the TLS setup of this host"))?;
+        Ok(Self { client, url, target, mode, timeout, concurrency, headers })
+    }
+
+    async fn post(&self, event: &CloudEvent) -> Result<(), Error> {
+        let mut request = self.client.request(Method::POST, self.url.clone()).headers(self.headers.clone());
+        request = match self.mode {
+            Mode::Structured => request.header(header::CONTENT_TYPE, STRUCTURED).body(event.body().clone()),
+            Mode::Binary => request.headers(event.binary_headers()).body(event.data().get().to_owned()),
+        };
+        self.answer(request).await
+    }
+
+    async fn post_in_window(&self, event: &CloudEvent, unanswered: Arc<AtomicUsize>) -> Result<(), Error> {
+        if unanswered.load(Ordering::Relaxed) >= self.concurrency.get() {
+            let source = Cause::from("not sent, because the requests before it got no answer");
+            return Err(Error::Connect { target: self.target.clone(), source });
+        }
+        let outcome = self.post(event).await;
+        if let Err(Error::Connect { .. } | Error::Timeout { .. }) = outcome {
+            unanswered.fetch_add(1, Ordering::Relaxed);
+        } else {
+            unanswered.store(0, Ordering::Relaxed);
+        }
+        outcome
+    }
+
+    async fn answer(&self, request: reqwest::RequestBuilder) -> Result<(), Error> {
+        let response = match tokio::time::timeout(self.timeout, request.send()).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) if error.is_timeout() => return Err(self.late()),
+            Ok(Err(error)) => {
+                // Without its URL, which may carry credentials.
+                return Err(Error::Connect { target: self.target.clone(), source: error.without_url().into() });
+            }
+            Err(_) => return Err(self.late()),
+        };
+        let status = response.status().as_u16();
+        let after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
+        let retry_after = after.and_then(|value| retry::retry_after(value, clock::now()));
+        // What the answer says is decided by its status; a body that does not come only costs the connection.
+        tokio::time::timeout(ANSWER_TIME.min(self.timeout), drain(response)).await.ok();
+        if retry::is_delivered(status) {
+            return Ok(());
+        }
+        Err(Error::Status { target: self.target.clone(), status, retry_after })
+    }
+
+    fn late(&self) -> Error {
+        Error::Timeout { target: self.target.clone(), after: self.timeout }
+    }
+}
+
+impl EventSink for Http {
+    fn kind(&self) -> &'static str {
+        "http"
+    }
+
+    /// Outcomes are in the order of the events. Once as many requests in a row as are under way at a time got no
+    /// answer, the rest of the window is not sent, so that a dead endpoint costs few timeouts and not one per event.
+    fn publish_all<'a>(&'a self, events: &'a [CloudEvent]) -> BoxFuture<'a, Vec<Result<(), Error>>> {
+        Box::pin(async move {
+            let unanswered = Arc::new(AtomicUsize::new(0));
+            let posts: Vec<_> =
+                events.iter().map(|event| self.post_in_window(event, Arc::clone(&unanswered))).collect();
+            futures_util::stream::iter(posts).buffered(self.concurrency.get()).collect().await
+        })
+    }
+
+    /// Asks with HEAD: an endpoint that answers anything but "not now" or "not you" is up.
+    fn check(&self) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let request = self.client.request(Method::HEAD, self.url.clone()).headers(self.headers.clone());
+            match self.answer(request).await {
+                Err(error @ Error::Status { status: 401 | 403 | 410 | 429 | 502 | 503 | 504, .. }) => Err(error),
+                Ok(()) | Err(Error::Status { .. }) => Ok(()),
+                Err(error) => Err(error),
+            }
+        })
+    }
+}
+
+async fn drain(mut response: Response) {
+    let mut left = ANSWER_LIMIT;
+    while let Ok(Some(chunk)) = response.chunk().await {
+        match left.checked_sub(chunk.len()) {
+            Some(rest) => left = rest,
+            None => return,
+        }
+    }
+}
+
+/// The URL as it may be shown: without userinfo, query and fragment, any of which may be a secret.
+pub fn redacted(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+    format!("{}://{host}{port}{}", url.scheme(), url.path())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,413 @@
+//! The one file of a process: what must not be lost is committed here before anything else happens.
+//!
+//! One thread owns the writing connection. A caller hands it a closure, and gets its result once the closure's rows
+//! are on the disk. Commits are grouped without a timer: a commit takes what queued up during the one before, up to
+//! [`COMMIT_ROWS`]. Each closure is a savepoint: its error takes back its own rows, and nobody else's. A second
+//! thread reads, and sees what is committed only.
+//!
+//! Intake stops while the volume has less than the floor free ([`Tx::admit`]), so that there is always room to note
+//! what was delivered.
+
+mod open;
+
+use std::any::Any;
+use std::cell::Cell;
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use rusqlite::{Connection, TransactionBehavior};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::metrics::StoreMetrics;
+
+pub use open::{Module, Options, open_beside};
+
+/// Rows after which a commit takes no further closure. A thousand rows take 4 ms to commit, and everyone waits for it.
+pub const COMMIT_ROWS: u64 = 500;
+/// Closures that may wait for the owner thread; more of them make their callers wait. Two full commits of single rows.
+const QUEUE: usize = 1_024;
+
+/// Why the store did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A statement failed.
+    #[error("use the store")]
+    Sqlite(#[from] rusqlite::Error),
+    /// The rows could not be committed; nothing of them is kept.
+    #[error("commit to the store: {0}")]
+    Commit(Arc<rusqlite::Error>),
+    /// The volume is nearly full, and what is left is kept for the marks of what was delivered.
+    #[error("take an event in: {free} bytes are free on the store's volume, and {floor} are kept")]
+    Full {
+        /// Bytes free.
+        free: u64,
+        /// Bytes that intake leaves alone.
+        floor: u64,
+    },
+    /// The store is closed, or its thread has ended.
+    #[error("use the store: it is closed")]
+    Closed,
+    /// A closure panicked; its rows are taken back.
+    #[error("use the store: a transaction panicked: {0}")]
+    Panicked(String),
+    /// A file or folder could not be used.
+    #[error("open the store: {action} {}", path.display())]
+    File {
+        /// What was being done.
+        action: &'static str,
+        /// To which file.
+        path: PathBuf,
+        /// Why it failed.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Another process has the store open.
+    #[error("open the store {}: another service has it open", .0.display())]
+    Locked(PathBuf),
+    /// A newer version of the product wrote the file; it is left untouched.
+    #[error("open the store {}: its {module} has version {found}, and this build knows {known}", path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Which part of it.
+        module: String,
+        /// The version in the file.
+        found: u32,
+        /// The newest version known here.
+        known: u32,
+    },
+    /// The file is an SQLite database of another program; it is left untouched.
+    #[error("open the store {}: it is a database of another program", .0.display())]
+    Foreign(PathBuf),
+}
+
+impl Error {
+    /// What the operator can check or change.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Sqlite(_) | Self::Commit(_) => "check the disk, its free space and the permissions of the folder",
+            Self::Full { .. } => "free space on the volume or enlarge it; deliveries go on and make room by themselves",
+            Self::Closed => "the process is stopping; if it is not, look for an earlier error of the store",
+            Self::Panicked(_) => "this is a defect: report it with the log",
+            Self::File { .. } => "check that the folder exists and that this user may write to it",
+            Self::Locked(_) => "stop the other process, or give each its own file",
+            Self::Newer { .. } => "run the newer version again, or give this one its own file",
+            Self::Foreign(_) => "choose another path for the store",
+        }
+    }
+}
+
+/// The open store. Clones share it; [`Store::close`] ends it for all of them.
+#[derive(Clone)]
+pub struct Store {
+    writer: mpsc::Sender<Job>,
+    reader: mpsc::Sender<Job>,
+    wake: watch::Receiver<u64>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    path: PathBuf,
+    folder: PathBuf,
+    floor: u64,
+    moved_aside: Option<PathBuf>,
+}
+
+impl Store {
+    /// Opens or creates the file, with the tables of `modules`. Blocks while it checks the file.
+    ///
+    /// A file that is damaged is moved aside and told in the log; a newer or foreign one is an error, and untouched.
+    pub fn open(path: &Path, modules: &[Module], options: Options) -> Result<Self, Error> {
+        let file = open::open(path, modules)?;
+        let (wake_sender, wake) = watch::channel(0);
+        let shared = Arc::new(Shared {
+            path: path.to_owned(),
+            folder: file.folder,
+            floor: options.floor,
+            moved_aside: file.moved_aside,
+        });
+        let owner = Owner { shared: Arc::clone(&shared), wake: wake_sender, metrics: options.metrics };
+        let (writer, jobs) = mpsc::channel(QUEUE);
+        let (connection, lock) = (file.writer, file.lock);
+        start("store-writer", path, move || {
+            let closing = owner.write_all(connection, jobs);
+            drop(lock);
+            drop(closing); // Last, so that whoever waits for it finds a file at rest.
+        })?;
+        let (reader, jobs) = mpsc::channel(QUEUE);
+        let connection = file.reader;
+        start("store-reader", path, move || drop(read_all(connection, jobs)))?;
+        Ok(Self { writer, reader, wake, shared })
+    }
+
+    /// Runs `work` in a transaction of the owner thread, and returns once its rows are on the disk.
+    ///
+    /// An error of `work` takes back its rows. Dropping the future does not stop work that is queued.
+    pub async fn write<T, F>(&self, work: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Tx<'_>) -> Result<T, Error> + Send + 'static,
+    {
+        submit(&self.writer, work).await
+    }
+
+    /// Runs `work` on the reading connection, which sees what is committed.
+    pub async fn read<T, F>(&self, work: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
+    {
+        submit(&self.reader, move |tx: &Tx<'_>| work(tx)).await
+    }
+
+    /// A receiver that changes whenever a commit brought something to deliver.
+    pub fn wake(&self) -> watch::Receiver<u64> {
+        self.wake.clone()
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        &self.shared.path
+    }
+
+    /// Where a damaged file was moved to at open, if there was one.
+    pub fn moved_aside(&self) -> Option<&Path> {
+        self.shared.moved_aside.as_deref()
+    }
+
+    /// Gives up to `pages` unused pages back to the volume, if more than a quarter of the file is unused: less than
+    /// that is used again soon. Returns how many pages went.
+    pub async fn vacuum(&self, pages: u32) -> Result<u32, Error> {
+        self.write(move |tx| {
+            let number = |pragma| tx.pragma_query_value(None, pragma, |row| row.get::<_, u32>(0));
+            if number("freelist_count")? <= number("page_count")? / 4 {
+                return Ok(0);
+            }
+            // Each step of the statement frees one page.
+            let mut statement = tx.prepare(&format!("PRAGMA incremental_vacuum({pages})"))?;
+            let mut rows = statement.query([])?;
+            let mut freed = 0;
+            while rows.next()?.is_some() {
+                freed += 1;
+            }
+            Ok(freed)
+        })
+        .await
+    }
+
+    /// Checks that the store answers and takes events in.
+    pub async fn check(&self) -> Result<(), Error> {
+        self.shared.admit()?;
+        self.read(|connection| Ok(connection.query_row("SELECT 1", [], |_| Ok(()))?)).await
+    }
+
+    /// Commits what is queued, folds the log into the file, and releases the lock. Idempotent.
+    pub async fn close(&self) {
+        for thread in [&self.reader, &self.writer] {
+            let (done, ended) = oneshot::channel();
+            if thread.send(Job::Close(done)).await.is_ok() {
+                // The thread drops its side when it has ended, so the error is the good news.
+                ended.await.ok();
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn admit(&self) -> Result<(), Error> {
+        // A volume that cannot say how full it is takes everything; SQLite will say so if it is.
+        let Ok(volume) = rustix::fs::statvfs(&self.folder) else { return Ok(()) };
+        let free = volume.f_bavail.saturating_mul(volume.f_frsize);
+        if free < self.floor { Err(Error::Full { free, floor: self.floor }) } else { Ok(()) }
+    }
+}
+
+/// What a closure works with: the connection inside its savepoint.
+pub struct Tx<'c> {
+    connection: &'c Connection,
+    shared: Option<&'c Shared>,
+    wakes: Cell<bool>,
+}
+
+impl<'c> Tx<'c> {
+    /// Wraps a connection that is not the store's own: that of a command-line tool.
+    pub fn over(connection: &'c Connection) -> Self {
+        Self { connection, shared: None, wakes: Cell::new(false) }
+    }
+
+    /// Fails while the volume is nearly full. Whoever takes something in asks; whoever settles does not.
+    pub fn admit(&self) -> Result<(), Error> {
+        self.shared.map_or(Ok(()), Shared::admit)
+    }
+
+    /// Wakes those who deliver, once this is committed.
+    pub fn wake(&self) {
+        self.wakes.set(true);
+    }
+}
+
+impl Deref for Tx<'_> {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        self.connection
+    }
+}
+
+type Work = Box<dyn FnOnce(Result<&Tx<'_>, Error>) -> Option<Reply> + Send>;
+/// Tells a caller how it went, once that is known; the argument is the commit's own error.
+type Reply = Box<dyn FnOnce(Result<(), Error>) + Send>;
+
+enum Job {
+    Work(Work),
+    Close(oneshot::Sender<()>),
+}
+
+async fn submit<T, F>(thread: &mpsc::Sender<Job>, work: F) -> Result<T, Error>
+where
+    T: Send + 'static,
+    F: FnOnce(&Tx<'_>) -> Result<T, Error> + Send + 'static,
+{
+    let (sender, receiver) = oneshot::channel();
+    // A caller that has gone away does not need the answer: every `send` below may fail.
+    let work: Work = Box::new(move |tx| {
+        let outcome = tx.and_then(|tx| {
+            catch_unwind(AssertUnwindSafe(|| work(tx))).unwrap_or_else(|payload| Err(Error::Panicked(text(&*payload))))
+        });
+        match outcome {
+            Ok(value) => Some(Box::new(move |committed: Result<(), Error>| {
+                sender.send(committed.map(|()| value)).ok();
+            })),
+            Err(error) => {
+                sender.send(Err(error)).ok();
+                None
+            }
+        }
+    });
+    thread.send(Job::Work(work)).await.map_err(|_| Error::Closed)?;
+    receiver.await.unwrap_or(Err(Error::Closed))
+}
+
+fn text(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_default()
+}
+
+fn start(name: &'static str, path: &Path, body: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    let file = |source| Error::File { action: "start a thread for", path: path.to_owned(), source };
+    thread::Builder::new().name(name.into()).spawn(body).map(drop).map_err(file)
+}
+
+struct Owner {
+    shared: Arc<Shared>,
+    wake: watch::Sender<u64>,
+    metrics: StoreMetrics,
+}
+
+impl Owner {
+    fn write_all(&self, mut connection: Connection, mut jobs: mpsc::Receiver<Job>) -> Option<oneshot::Sender<()>> {
+        let mut closing = None;
+        while closing.is_none() {
+            match jobs.blocking_recv() {
+                Some(Job::Work(work)) => closing = self.commit(&mut connection, work, &mut jobs),
+                Some(Job::Close(done)) => closing = Some(done),
+                None => break,
+            }
+        }
+        jobs.close();
+        while let Ok(job) = jobs.try_recv() {
+            if let Job::Work(work) = job {
+                work(Err(Error::Closed));
+            }
+        }
+        if let Err((_, error)) = connection.close() {
+            tracing::warn!(%error, "store not closed cleanly, it will recover at the next start");
+        }
+        closing
+    }
+
+    /// Commits `first` and what queued up behind it. Returns the request to close, if that is what came next.
+    fn commit(
+        &self,
+        connection: &mut Connection,
+        first: Work,
+        jobs: &mut mpsc::Receiver<Job>,
+    ) -> Option<oneshot::Sender<()>> {
+        let started = Instant::now();
+        let mut transaction = match connection.transaction_with_behavior(TransactionBehavior::Immediate) {
+            Ok(transaction) => transaction,
+            Err(error) => {
+                first(Err(error.into()));
+                return None;
+            }
+        };
+        let before = transaction.total_changes();
+        let (mut replies, mut wakes, mut closing) = (Vec::new(), false, None);
+        let mut next = Some(first);
+        while let Some(work) = next {
+            match transaction.savepoint() {
+                Ok(savepoint) => {
+                    let tx = Tx { connection: &savepoint, shared: Some(&self.shared), wakes: Cell::new(false) };
+                    let reply = work(Ok(&tx));
+                    let woken = tx.wakes.get();
+                    if let Some(reply) = reply {
+                        match savepoint.commit() {
+                            Ok(()) => {
+                                wakes |= woken;
+                                replies.push(reply);
+                            }
+                            Err(error) => reply(Err(error.into())),
+                        }
+                    }
+                }
+                Err(error) => drop(work(Err(error.into()))),
+            }
+            // A full disk makes SQLite end the whole transaction by itself; what comes next must not start another.
+            if transaction.is_autocommit() || transaction.total_changes() - before >= COMMIT_ROWS {
+                break;
+            }
+            next = match jobs.try_recv() {
+                Ok(Job::Work(work)) => Some(work),
+                Ok(Job::Close(done)) => {
+                    closing = Some(done);
+                    None
+                }
+                Err(_) => None,
+            };
+        }
+        let rows = transaction.total_changes() - before;
+        let committed = transaction.commit().map_err(Arc::new);
+        self.metrics.committed(rows, started.elapsed());
+        if committed.is_ok() && wakes {
+            self.wake.send_modify(|commits| *commits += 1);
+        }
+        for reply in replies {
+            reply(committed.clone().map_err(Error::Commit));
+        }
+        closing
+    }
+}
+
+fn read_all(connection: Connection, mut jobs: mpsc::Receiver<Job>) -> Option<oneshot::Sender<()>> {
+    while let Some(job) = jobs.blocking_recv() {
+        match job {
+            Job::Work(work) => {
+                if let Some(reply) = work(Ok(&Tx::over(&connection))) {
+                    reply(Ok(()));
+                }
+            }
+            Job::Close(done) => {
+                drop(connection);
+                return Some(done);
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,246 @@
+//! Opening the file: whose it is, whether it is whole, which version it has, and only then writing to it.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
+
+use super::Error;
+use crate::metrics::StoreMetrics;
+
+/// Marks the file as ours: `WFIR`.
+const APPLICATION_ID: u32 = 0x5746_4952;
+/// The version of the file's own layout, kept in `user_version`; each module has its version in table `modules`.
+const LAYOUT: u32 = 1;
+/// Bytes that intake leaves free on the volume: a write-ahead log and a day of marks fit in it.
+const FLOOR: u64 = 64 << 20;
+/// How long a statement waits for a command-line tool's short transaction.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// A group of tables with its own version, such as the outbox: migration `i` leads to version `i + 1`.
+#[derive(Debug, Clone, Copy)]
+pub struct Module {
+    /// The name under which the version is kept.
+    pub name: &'static str,
+    /// One script per version; what was released never changes.
+    pub migrations: &'static [&'static str],
+}
+
+/// How the store behaves.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Bytes that intake leaves free on the volume.
+    pub floor: u64,
+    /// Where commits are counted.
+    pub metrics: StoreMetrics,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { floor: FLOOR, metrics: StoreMetrics::default() }
+    }
+}
+
+pub(super) struct Opened {
+    pub(super) writer: Connection,
+    pub(super) reader: Connection,
+    pub(super) lock: File,
+    pub(super) folder: PathBuf,
+    pub(super) moved_aside: Option<PathBuf>,
+}
+
+pub(super) fn open(path: &Path, modules: &[Module]) -> Result<Opened, Error> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    fs::create_dir_all(&folder).map_err(file("create folder", &folder))?;
+    let lock = lock(path)?;
+    let (mut writer, moved_aside) = match open_writer(path, modules) {
+        Err(Error::Sqlite(error)) if is_damage(&error) => {
+            let aside = move_aside(path)?;
+            tracing::error!(
+                path = %path.display(), aside = %aside.display(), %error,
+                "store is damaged, moved aside and started empty: what it had not delivered is in that file"
+            );
+            (open_writer(path, modules)?, Some(aside))
+        }
+        other => (other?, None),
+    };
+    migrate(&mut writer, modules)?;
+    let reader = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    Ok(Opened { writer, reader, lock, folder, moved_aside })
+}
+
+/// Opens the store for a command-line tool, which works beside the service: no lock, nothing created or changed.
+pub fn open_beside(path: &Path, modules: &[Module]) -> Result<Connection, Error> {
+    refuse_by_header(path)?;
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    refuse_newer(&connection, path, modules)?;
+    Ok(connection)
+}
+
+fn open_writer(path: &Path, modules: &[Module]) -> Result<Connection, Error> {
+    refuse_by_header(path)?;
+    create_private(path)?;
+    let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    // Until its version is known the file stays as it is, so closing must not fold the log into it.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    refuse_newer(&connection, path, modules)?;
+    let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    if verdict != "ok" {
+        let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
+        return Err(rusqlite::Error::SqliteFailure(code, Some(verdict)).into());
+    }
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
+    // The order matters: once the file is in WAL mode, auto_vacuum cannot be turned on.
+    connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+    connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "foreign_keys", "ON")?;
+    // A log that grew during a burst is cut back at the next checkpoint.
+    connection.query_row("PRAGMA journal_size_limit = 16777216", [], |_| Ok(()))?;
+    Ok(connection)
+}
+
+fn connect(path: &Path, access: OpenFlags) -> Result<Connection, Error> {
+    let connection = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    connection.busy_timeout(BUSY)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    Ok(connection)
+}
+
+/// The lock is a file of its own, since SQLite's locks come and go with each transaction.
+fn lock(path: &Path) -> Result<File, Error> {
+    let name = beside(path, ".lock");
+    let lock = private().open(&name).map_err(file("create lock file", &name))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(fs::TryLockError::WouldBlock) => Err(Error::Locked(path.to_owned())),
+        Err(fs::TryLockError::Error(source)) => Err(file("lock", &name)(source)),
+    }
+}
+
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    options
+}
+
+/// SQLite gives its log the permissions that the file has.
+fn create_private(path: &Path) -> Result<(), Error> {
+    let created = private().open(path).map_err(file("create", path))?;
+    created.set_permissions(fs::Permissions::from_mode(0o600)).map_err(file("restrict access to", path))
+}
+
+/// Reads versions out of the file's first 100 bytes, without SQLite, which would create its log beside it.
+fn refuse_by_header(path: &Path) -> Result<(), Error> {
+    let mut header = [0; 100];
+    match File::open(path).and_then(|mut file| file.read_exact(&mut header)) {
+        Ok(()) => {}
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof) => return Ok(()),
+        Err(source) => return Err(file("read", path)(source)),
+    }
+    if !header.starts_with(b"SQLite format 3\0") {
+        return Ok(()); // Damaged, which SQLite will say.
+    }
+    let number = |at: usize| header.iter().skip(at).take(4).fold(0_u32, |sum, byte| (sum << 8) | u32::from(*byte));
+    refuse(path, number(60), number(68))
+}
+
+fn refuse(path: &Path, version: u32, application: u32) -> Result<(), Error> {
+    if application != APPLICATION_ID && (application, version) != (0, 0) {
+        return Err(Error::Foreign(path.to_owned()));
+    }
+    if version > LAYOUT {
+        let module = "layout".to_owned();
+        return Err(Error::Newer { path: path.to_owned(), module, found: version, known: LAYOUT });
+    }
+    Ok(())
+}
+
+fn refuse_newer(connection: &Connection, path: &Path, modules: &[Module]) -> Result<(), Error> {
+    let number = |pragma| connection.pragma_query_value(None, pragma, |row| row.get::<_, u32>(0));
+    refuse(path, number("user_version")?, number("application_id")?)?;
+    let tables: u32 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    if tables == 0 {
+        return Ok(());
+    }
+    if number("application_id")? != APPLICATION_ID {
+        return Err(Error::Foreign(path.to_owned()));
+    }
+    for module in modules {
+        let (found, known) = (version_of(connection, module)?, known(module));
+        if found > known {
+            return Err(Error::Newer { path: path.to_owned(), module: module.name.to_owned(), found, known });
+        }
+    }
+    Ok(())
+}
+
+fn version_of(connection: &Connection, module: &Module) -> rusqlite::Result<u32> {
+    let sql = "SELECT version FROM modules WHERE name = ?1";
+    Ok(connection.query_row(sql, [module.name], |row| row.get(0)).optional()?.unwrap_or_default())
+}
+
+fn known(module: &Module) -> u32 {
+    u32::try_from(module.migrations.len()).unwrap_or(u32::MAX)
+}
+
+fn migrate(connection: &mut Connection, modules: &[Module]) -> Result<(), Error> {
+    let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+    transaction.pragma_update(None, "user_version", LAYOUT)?;
+    transaction.execute_batch(
+        "CREATE TABLE IF NOT EXISTS modules (name TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT, WITHOUT ROWID",
+    )?;
+    for module in modules {
+        let done = usize::try_from(version_of(&transaction, module)?).unwrap_or(usize::MAX);
+        for script in module.migrations.iter().skip(done) {
+            transaction.execute_batch(script)?;
+        }
+        let sql = "INSERT INTO modules VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET version = excluded.version";
+        transaction.execute(sql, (module.name, known(module)))?;
+    }
+    transaction.commit().map_err(Error::from)
+}
+
+fn is_damage(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+}
+
+fn move_aside(path: &Path) -> Result<PathBuf, Error> {
+    let mut number = 1;
+    let aside = loop {
+        let candidate = beside(path, &format!(".corrupt-{number}"));
+        if !candidate.exists() {
+            break candidate;
+        }
+        number += 1;
+    };
+    for suffix in ["", "-wal", "-shm"] {
+        let from = beside(path, suffix);
+        match fs::rename(&from, beside(&aside, suffix)) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(file("move aside", &from)(source)),
+            _ => {}
+        }
+    }
+    Ok(aside)
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    name.into()
+}
+
+fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::File { action, path, source }
+}
