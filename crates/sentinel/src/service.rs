@@ -149,11 +149,10 @@ impl Sentinel {
             let failed = |error: &api::Error| {
                 api_state.down(format!("{}; {}", chain(error), error.hint()));
             };
-            let proven = self
-                .heartbeat
-                .during(self.projection.prove(&self.api, self.query.search.as_deref(), &self.config.payload, &failed));
             let result = async {
-                proven.await?;
+                let search = self.query.search.as_deref();
+                let proof = self.projection.prove(&self.api, search, &self.config.payload, &failed);
+                self.heartbeat.during(proof).await?;
                 self.query.fields = self.projection.fields().map(str::to_owned);
                 walk.run(&mut Pages::new(&self.api, &self.query, &failed), &self.heartbeat, token).await
             }

@@ -65,7 +65,7 @@ fn every_problem_is_told_at_once_with_its_line() {
         "sentinel.yaml:1:1: poll_interval: must be longer than 0",
         "sentinel.yaml:2:1: resource_typ: unknown key",
         "sentinel.yaml:4:3: hyperfleet_api.endpoint: the scheme must be http or https",
-        "resource_selector.0: value is missing",
+        "resource_selector[0]: value is missing",
         "sentinel.yaml:9:3: message_data.id",
         "sentinel.yaml:10:3: message_data.x",
         "resource_type: missing",

@@ -1,0 +1,300 @@
+//! The loop as a whole, against the simulator's true aggregation and a sink that remembers.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use watchfire_delivery::{EventSink, sink};
+use watchfire_runtime::clock;
+use watchfire_runtime::health::Status as Health;
+use watchfire_simulator::{Dialect, FleetState, NewReport, NewResource, Patch, Simulator, Status};
+
+use crate::support::{Api, Bench, DEADLINE, Memory, Refusal, Running, data, minimal, timeout};
+
+fn bench(config: &str) -> (Bench, Arc<Memory>) {
+    let memory = Arc::new(Memory::default());
+    (Bench::new(config, Arc::clone(&memory) as Arc<dyn EventSink>), memory)
+}
+
+fn ago(seconds: i64) -> Timestamp {
+    clock::now() - SignedDuration::from_secs(seconds)
+}
+
+/// Lets adapters report on a cluster, as if it were `seconds` ago.
+fn report(fleet: &Simulator, id: &str, generation: i32, adapters: &[&str], seconds: i64) {
+    for adapter in adapters {
+        let at = ago(seconds);
+        fleet.report_at("clusters", id, NewReport::new(adapter, generation, Status::True, at), at).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_resource_goes_out_in_the_first_cycle_and_then_waits_for_its_reports() {
+    for dialect in [Dialect::Hyperfleet, Dialect::Seed] {
+        let api = Api::start(dialect).await;
+        let id = api.fleet.create("clusters", NewResource::named("alpha")).unwrap().id;
+        let (mut bench, memory) = bench(&minimal(&api.url));
+        assert_eq!(bench.cycle().await.unwrap().published, 1);
+        let event = memory.take().remove(0);
+        assert_eq!(event.attributes().ty, "com.redhat.hyperfleet.cluster.reconcile");
+        assert_eq!(data(&event)["id"], json!(id));
+        assert_eq!(data(&event)["generation"], json!(1));
+        for _ in 0..3 {
+            assert_eq!(bench.cycle().await.unwrap().published, 0, "one event per poll, {dialect:?}");
+        }
+        assert_eq!(bench.metric("hyperfleet_sentinel_in_flight_events", &[]), Some(1.0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spec_change_goes_out_in_the_next_cycle_whatever_the_max_age() {
+    for dialect in [Dialect::Hyperfleet, Dialect::Seed] {
+        let api = Api::start(dialect).await;
+        let id = api.fleet.create("clusters", NewResource::named("alpha")).unwrap().id;
+        report(&api.fleet, &id, 1, &["validation", "dns"], 0);
+        let (mut bench, memory) = bench(&minimal(&api.url));
+        assert_eq!(bench.cycle().await.unwrap().published, 0, "ready and fresh, {dialect:?}");
+        api.fleet.patch("clusters", &id, Patch::spec(&json!({"replicas": 5}))).unwrap();
+        assert_eq!(bench.cycle().await.unwrap().published, 1, "{dialect:?}");
+        assert_eq!(data(&memory.take()[0])["generation"], json!(2));
+        let reason = "generation changed - new spec to reconcile";
+        assert_eq!(bench.metric("hyperfleet_sentinel_events_published_total", &[reason]), Some(1.0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_silent_adapter_costs_one_event_per_max_age_and_not_one_per_poll() {
+    let api = Api::start(Dialect::Hyperfleet).await;
+    let id = api.fleet.create("clusters", NewResource::named("alpha")).unwrap().id;
+    // Validation reports at once, dns never does: the aggregated time stands still.
+    report(&api.fleet, &id, 1, &["validation"], 0);
+    let (mut bench, memory) = bench(&format!("{}max_age_not_ready: 1s\n", minimal(&api.url)));
+    let begun = tokio::time::Instant::now();
+    let mut polls = 0;
+    while begun.elapsed() < Duration::from_millis(3500) {
+        bench.cycle().await.unwrap();
+        polls += 1;
+    }
+    let events = memory.take();
+    assert!(polls > 20, "{polls}");
+    assert!((3..=4).contains(&events.len()), "{} events in 3.5 s of {polls} polls", events.len());
+    let ids: HashSet<_> = events.iter().map(|event| event.id().to_owned()).collect();
+    assert_eq!(ids.len(), events.len(), "each its own cause");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn max_age_follows_the_aggregated_report_time_in_every_dialect() {
+    for dialect in [Dialect::Hyperfleet, Dialect::Seed, Dialect::Operator] {
+        let api = Api::start(dialect).await;
+        let fresh = api.fleet.create("clusters", NewResource::named("fresh")).unwrap().id;
+        let stale = api.fleet.create("clusters", NewResource::named("stale")).unwrap().id;
+        report(&api.fleet, &fresh, 1, &["validation", "dns"], 5);
+        report(&api.fleet, &stale, 1, &["validation"], 5);
+        // The oldest report is what counts.
+        report(&api.fleet, &stale, 1, &["dns"], 70);
+        // The operator's API has no report time; its own policy goes by the transition.
+        let policy = if dialect == Dialect::Operator { "decision: time_only\n" } else { "" };
+        let (mut bench, memory) = bench(&format!("{}max_age_ready: 60s\n{policy}", minimal(&api.url)));
+        bench.cycle().await.unwrap();
+        let published: Vec<_> = memory.take().iter().map(|event| data(event)["id"].clone()).collect();
+        if dialect == Dialect::Operator {
+            assert!(published.is_empty() || published == [json!(stale)], "{published:?}");
+        } else {
+            assert_eq!(published, [json!(stale)], "{dialect:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_not_confirmed_is_decided_again_under_the_same_id() {
+    let api = Api::start(Dialect::Hyperfleet).await;
+    api.fleet.create("clusters", NewResource::named("alpha")).unwrap();
+    let (mut bench, memory) = bench(&minimal(&api.url));
+    // The broker takes it, but its confirm is lost.
+    bench.cycle().await.unwrap();
+    let first = memory.take().remove(0);
+    let (mut restarted, again) = self::bench(&minimal(&api.url));
+    restarted.cycle().await.unwrap();
+    let second = again.take().remove(0);
+    assert_eq!(first.id(), second.id());
+    assert_eq!(first.body(), second.body());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_what_failed_is_tried_again() {
+    let api = Api::start(Dialect::Hyperfleet).await;
+    for index in 0..5 {
+        api.fleet.create("clusters", NewResource::named(format!("c-{index}"))).unwrap();
+    }
+    let (mut bench, memory) = bench(&minimal(&api.url));
+    memory.refuse(Refusal(vec![1, 3], timeout));
+    let cycle = bench.cycle().await.unwrap();
+    assert_eq!((cycle.due, cycle.published, cycle.failed), (5, 5, 0));
+    let ids: Vec<_> = memory.take().iter().map(|event| event.id().to_owned()).collect();
+    assert_eq!(ids.iter().collect::<HashSet<_>>().len(), 5);
+    assert_eq!(ids.len(), 5, "nothing twice because a neighbour failed");
+    assert_eq!(bench.metric("hyperfleet_sentinel_publish_retries_total", &[]), Some(2.0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_stays_refused_is_counted_and_the_cycle_goes_on() {
+    let api = Api::start(Dialect::Hyperfleet).await;
+    for index in 0..3 {
+        api.fleet.create("clusters", NewResource::named(format!("c-{index}"))).unwrap();
+    }
+    let (mut bench, memory) = bench(&minimal(&api.url));
+    let too_large = || sink::Error::TooLarge { target: "memory".into(), size: 2, limit: 1 };
+    memory.refuse(Refusal(vec![0], too_large));
+    let cycle = bench.cycle().await.unwrap();
+    assert_eq!((cycle.published, cycle.failed), (2, 1));
+    assert_eq!(bench.metric("hyperfleet_sentinel_broker_errors_total", &["publish_error"]), Some(1.0));
+    assert_eq!(bench.metric("hyperfleet_broker_errors_total", &["publish"]), Some(1.0));
+    let last = "hyperfleet_sentinel_last_successful_poll_timestamp_seconds";
+    assert_eq!(bench.metric(last, &[]), Some(0.0), "a cycle with a failed publish is no successful cycle");
+    assert_eq!(bench.cycle().await.unwrap().published, 1);
+    assert!(bench.metric(last, &[]).unwrap() > 1e9);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_down_is_told_once_and_everything_goes_out_when_it_is_back() {
+    let api = Api::start(Dialect::Hyperfleet).await;
+    api.fleet.seed("clusters", 2500, FleetState::Due).unwrap();
+    let (mut bench, memory) = bench(&minimal(&api.url));
+    *memory.down.lock().unwrap() = true;
+    let cycle = bench.cycle().await.unwrap();
+    assert_eq!((cycle.due, cycle.published, cycle.failed), (2500, 0, 2500));
+    let ready = bench.health.readiness();
+    assert!(ready.checks["broker"].message.contains("no answer"), "{ready:?}");
+    assert_eq!(bench.metric("hyperfleet_sentinel_pending_resources", &[]), Some(2500.0));
+    *memory.down.lock().unwrap() = false;
+    assert_eq!(bench.cycle().await.unwrap().published, 2500);
+    assert_eq!(bench.health.readiness().status, Health::Ok);
+    let ids: HashSet<_> = memory.take().iter().map(|event| event.id().to_owned()).collect();
+    assert_eq!(ids.len(), 2500);
+    assert_eq!(bench.cycle().await.unwrap().due, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn selectors_with_hyphens_are_applied_in_process() {
+    let api = Api::start(Dialect::Hyperfleet).await;
+    let gpu = api.fleet.create("clusters", NewResource::named("gpu").label("cluster-type", "gpu")).unwrap().id;
+    api.fleet.create("clusters", NewResource::named("cpu").label("cluster-type", "cpu")).unwrap();
+    api.fleet.create("clusters", NewResource::named("none")).unwrap();
+    let selector = "resource_selector:\n  - label: cluster-type\n    value: gpu\n";
+    let (mut bench, memory) = bench(&format!("{}{selector}", minimal(&api.url)));
+    assert_eq!(bench.cycle().await.unwrap().seen, 1);
+    assert_eq!(data(&memory.take()[0])["id"], json!(gpu));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_pool_says_whose_it_is() {
+    let api = Api::start(Dialect::Hyperfleet).await;
+    let owner = api.fleet.create("clusters", NewResource::named("alpha")).unwrap().id;
+    let pool = api.fleet.create_in("nodepools", Some(&owner), NewResource::named("np-a")).unwrap().id;
+    let (mut bench, memory) = bench(&minimal(&api.url).replace("clusters", "nodepools"));
+    bench.cycle().await.unwrap();
+    let event = memory.take().remove(0);
+    assert_eq!(event.attributes().ty, "com.redhat.hyperfleet.nodepool.reconcile");
+    assert_eq!(
+        data(&event),
+        json!({
+            "id": pool, "kind": "NodePool", "generation": 1,
+            "href": format!("/api/hyperfleet/v1/clusters/{owner}/nodepools/{pool}"),
+            "owner_references": {"id": owner, "kind": "Cluster", "href": format!("/api/hyperfleet/v1/clusters/{owner}")},
+        })
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_goes_out_at_once() {
+    let api = Api::start(Dialect::Hyperfleet).await;
+    let id = api.fleet.create("clusters", NewResource::named("alpha")).unwrap().id;
+    report(&api.fleet, &id, 1, &["validation", "dns"], 0);
+    let (mut bench, memory) = bench(&minimal(&api.url));
+    assert_eq!(bench.cycle().await.unwrap().published, 0);
+    api.fleet.delete("clusters", &id).unwrap();
+    assert_eq!(bench.cycle().await.unwrap().published, 1);
+    assert_eq!(data(&memory.take()[0])["generation"], json!(2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_report_from_the_future_neither_silences_nor_floods() {
+    let api = Api::start(Dialect::Hyperfleet).await;
+    let id = api.fleet.create("clusters", NewResource::named("alpha")).unwrap().id;
+    for adapter in ["validation", "dns"] {
+        let ahead = clock::now() + SignedDuration::from_mins(4);
+        api.fleet.report("clusters", &id, NewReport::new(adapter, 1, Status::True, ahead)).unwrap();
+    }
+    let (mut bench, _) = bench(&minimal(&api.url));
+    assert_eq!(bench.cycle().await.unwrap().published, 1);
+    for _ in 0..3 {
+        assert_eq!(bench.cycle().await.unwrap().published, 0);
+    }
+    assert_eq!(bench.metric("hyperfleet_sentinel_reports_from_future_total", &[]), Some(4.0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn republish_always_is_the_literal_rule() {
+    let api = Api::start(Dialect::Hyperfleet).await;
+    api.fleet.create("clusters", NewResource::named("alpha")).unwrap();
+    let (mut bench, _) = bench(&format!("{}republish: always\n", minimal(&api.url)));
+    for _ in 0..3 {
+        assert_eq!(bench.cycle().await.unwrap().published, 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_fields_are_empty_and_counted() {
+    let api = Api::start(Dialect::Hyperfleet).await;
+    api.fleet.create("clusters", NewResource::named("alpha")).unwrap();
+    let fields = "message_data:\n  id: .id\n  region: .metadata.labels.region\n  name: .metadata.name\n";
+    let (mut bench, memory) = bench(&format!("{}{fields}", minimal(&api.url)));
+    bench.cycle().await.unwrap();
+    let sent = data(&memory.take()[0]);
+    assert_eq!((&sent["region"], &sent["name"]), (&json!(""), &json!("alpha")));
+    assert_eq!(bench.metric("hyperfleet_sentinel_payload_fields_missing_total", &[]), Some(1.0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn told_to_stop_in_mid_cycle_it_ends_between_two_units_of_work() {
+    let api = Api::start(Dialect::Hyperfleet).await;
+    api.fleet.seed("clusters", 20_000, FleetState::Due).unwrap();
+    let (bench, memory) = bench(&minimal(&api.url));
+    let token = CancellationToken::new();
+    let stop = token.clone();
+    let sentinel = bench.sentinel;
+    let running = Running::start(async move {
+        sentinel.run(token).await.unwrap();
+    });
+    watchfire_testkit::eventually(DEADLINE, "the first window", async || {
+        (!memory.events().is_empty()).then_some(())
+    })
+    .await;
+    stop.cancel();
+    running.ended().await;
+    let published = memory.events().len();
+    assert!(published < 20_000, "it went on to the end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_projection_is_used_only_where_it_changes_nothing() {
+    let api = Api::start(Dialect::Hyperfleet).await;
+    let id = api.fleet.create("clusters", NewResource::named("alpha").label("region", "eu")).unwrap().id;
+    let fields = "message_data:\n  id: .id\n  region: .labels.region\n";
+    let (mut bench, memory) = bench(&format!("{}{fields}", minimal(&api.url)));
+    bench.cycle().await.unwrap();
+    assert_eq!(data(&memory.take()[0]), json!({"id": id, "region": "eu"}));
+    let asked = api.fleet.faults().lists();
+    let last = asked.last().unwrap();
+    let fields = last.query("fields").expect("projected");
+    assert!(fields.contains("status.conditions") && !fields.contains("spec"), "{fields}");
+
+    // A payload that needs the spec is read with it.
+    let (mut whole, memory) = self::bench(&format!("{}message_data:\n  spec: .spec\n  when: .updated_time\n", minimal(&api.url)));
+    whole.cycle().await.unwrap();
+    assert_eq!(data(&memory.take()[0])["spec"], json!({}));
+    assert_eq!(api.fleet.faults().lists().last().unwrap().query("fields"), None);
+}

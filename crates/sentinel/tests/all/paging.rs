@@ -1,0 +1,237 @@
+//! None missed, none twice: over pages, dialects, and servers that page in their own way.
+
+use std::collections::HashMap;
+
+use axum::Router;
+use axum::extract::{Query as Params, State};
+use axum::routing::get;
+use serde_json::{Value, json};
+use std::sync::{Arc, Mutex};
+use watchfire_sentinel::api::Api as Client;
+use watchfire_sentinel::api::paging::{Pages, Query};
+use watchfire_sentinel::resource::parse_id;
+use watchfire_simulator::{Dialect, FleetState, NewResource};
+
+use crate::support::{Api, Running, minimal, parse};
+
+fn client(url: &str) -> Client {
+    Client::new(&parse(&minimal(url)).api).unwrap()
+}
+
+/// Walks to the end; `between` runs after each page.
+async fn walk_with(url: &str, query: &Query, mut between: impl FnMut(usize)) -> (Vec<String>, usize) {
+    let client = client(url);
+    let mut pages = Pages::new(&client, query, &|_| {});
+    let mut ids = Vec::new();
+    let mut count = 0;
+    while let Some(page) = pages.next().await.unwrap() {
+        ids.extend(page.items().filter_map(parse_id).map(std::borrow::Cow::into_owned));
+        count += 1;
+        between(count);
+    }
+    (ids, pages.requests)
+}
+
+async fn walk(url: &str) -> (Vec<String>, usize) {
+    walk_with(url, &Query::default(), |_| {}).await
+}
+
+fn assert_each_once(mut ids: Vec<String>, expected: usize) {
+    assert_eq!(ids.len(), expected);
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), expected, "an id came twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_size_of_list_is_read_to_its_end_in_every_dialect() {
+    for dialect in [Dialect::Hyperfleet, Dialect::Seed, Dialect::Operator] {
+        for size in [0u32, 1, 20, 21, 99, 100, 101, 200, 5000] {
+            let api = Api::start(dialect).await;
+            if size > 0 {
+                api.fleet.seed("clusters", size, FleetState::Fresh).unwrap();
+            }
+            let (ids, requests) = walk(&api.url).await;
+            assert_each_once(ids, size as usize);
+            if dialect == Dialect::Hyperfleet {
+                assert_eq!(requests, (size as usize / 100) + 1, "{size}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_created_and_deleted_while_pages_are_read_moves_nothing_else() {
+    let api = Api::start(Dialect::Hyperfleet).await;
+    let create = |name: &str| api.fleet.create("clusters", NewResource::named(name)).unwrap().id;
+    let steady: Vec<_> = (0..450).map(|index| create(&format!("c-{index}"))).collect();
+    let doomed: Vec<_> = (0..20).map(|index| create(&format!("d-{index}"))).collect();
+    let mut fresh = 0;
+    let (mut ids, _) = walk_with(&api.url, &Query::default(), |page| {
+        for doomed in doomed.iter().skip((page - 1) * 5).take(5) {
+            api.fleet.force_delete("clusters", doomed).unwrap();
+        }
+        if page < 4 {
+            create(&format!("new-{page}"));
+            fresh += 1;
+        }
+    })
+    .await;
+    ids.sort();
+    let mut unique = ids.clone();
+    unique.dedup();
+    assert_eq!(ids, unique, "none twice");
+    assert!(steady.iter().all(|id| ids.binary_search(id).is_ok()), "none missed");
+    assert_eq!(fresh, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_is_asked_for_by_key_with_the_selector() {
+    let api = Api::start(Dialect::Hyperfleet).await;
+    api.fleet.seed("clusters", 400, FleetState::Fresh).unwrap();
+    let selector = Query {
+        search: Some("labels.region='us-east'".into()),
+        labels: Some("region=us-east".into()),
+        fields: None,
+    };
+    let (ids, _) = walk_with(&api.url, &selector, |_| {}).await;
+    assert!(!ids.is_empty() && ids.len() < 400);
+    let lists = api.fleet.faults().lists();
+    assert_eq!(lists[0].query("search"), Some("labels.region='us-east'"));
+    assert_eq!(lists[0].query("labels"), Some("region=us-east"));
+    assert_eq!((lists[0].query("order"), lists[0].query("size")), (Some("id asc"), Some("100")));
+    let second = lists[1].query("search").unwrap();
+    assert!(second.starts_with("id > '") && second.ends_with("' and labels.region='us-east'"), "{second}");
+}
+
+/// A server that pages in a way of its own, with numbered items.
+async fn odd_server(
+    answer: impl Fn(&HashMap<String, String>) -> Result<Value, u16> + Send + Sync + 'static,
+) -> (String, Arc<Mutex<Vec<HashMap<String, String>>>>, Running) {
+    watchfire_testkit::install_crypto();
+    type Log = Arc<Mutex<Vec<HashMap<String, String>>>>;
+    type Answer = Arc<dyn Fn(&HashMap<String, String>) -> Result<Value, u16> + Send + Sync>;
+    let log: Log = Arc::default();
+    let answer: Answer = Arc::new(answer);
+    let handler = |State((log, answer)): State<(Log, Answer)>, Params(query): Params<HashMap<String, String>>| async move {
+        log.lock().unwrap().push(query.clone());
+        match answer(&query) {
+            Ok(body) => axum::Json(body).into_response(),
+            Err(status) => axum::http::StatusCode::from_u16(status).unwrap().into_response(),
+        }
+    };
+    use axum::response::IntoResponse;
+    let router =
+        Router::new().route("/api/hyperfleet/v1/clusters", get(handler)).with_state((Arc::clone(&log), answer));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let running = Running::start(async move { axum::serve(listener, router).await.unwrap() });
+    (url, log, running)
+}
+
+fn items(range: std::ops::Range<usize>) -> Vec<Value> {
+    range.map(|index| json!({"id": format!("r-{index:05}")})).collect()
+}
+
+fn number(query: &HashMap<String, String>, name: &str, default: usize) -> usize {
+    query.get(name).map_or(default, |text| text.parse().unwrap())
+}
+
+fn offset(query: &HashMap<String, String>, total: usize) -> Value {
+    let (page, size) = (number(query, "page", 1), number(query, "size", 20));
+    let from = ((page - 1) * size).min(total);
+    json!({"items": items(from..(from + size).min(total)), "total": total})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_refuses_a_search_by_id_is_paged_by_offset() {
+    let (url, log, _running) = odd_server(|query| {
+        if query.get("search").is_some_and(|search| search.contains("id >")) { Err(400) } else { Ok(offset(query, 321)) }
+    })
+    .await;
+    let (ids, _) = walk(&url).await;
+    assert_each_once(ids, 321);
+    let log = log.lock().unwrap();
+    assert_eq!(log.last().unwrap()["order"], "created_time asc,id asc");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_ignores_the_search_is_paged_by_offset() {
+    for total in [100, 101, 200, 321] {
+        let (url, _, _running) = odd_server(move |query| Ok(offset(query, total))).await;
+        assert_each_once(walk(&url).await.0, total);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_ignores_every_parameter_ends() {
+    for (count, total) in [(100, None), (100, Some(100)), (100, Some(500)), (40, Some(500)), (250, None), (250, Some(900))] {
+        let (url, log, _running) = odd_server(move |_| {
+            Ok(match total {
+                Some(total) => json!({"items": items(0..count), "total": total}),
+                None => json!({"items": items(0..count)}),
+            })
+        })
+        .await;
+        assert_each_once(walk(&url).await.0, count);
+        assert!(log.lock().unwrap().len() <= 4, "{}", log.lock().unwrap().len());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_serves_fewer_than_asked_is_read_to_its_end() {
+    // By key, 20 at a time whatever is asked, with the count of what is left.
+    let (url, _, _running) = odd_server(|query| {
+        let after = query.get("search").map_or(0, |search| {
+            let id = search.trim_start_matches("id > 'r-").trim_end_matches('\'');
+            id.parse::<usize>().unwrap() + 1
+        });
+        Ok(json!({"items": items(after..(after + 20).min(95)), "total": 95 - after.min(95)}))
+    })
+    .await;
+    assert_each_once(walk(&url).await.0, 95);
+    // By offset, likewise.
+    let (url, _, _running) = odd_server(|query| {
+        if query.contains_key("search") {
+            return Err(400);
+        }
+        let mut query = query.clone();
+        query.insert("size".into(), "20".into());
+        Ok(offset(&query, 95))
+    })
+    .await;
+    assert_each_once(walk(&url).await.0, 95);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_moves_between_two_pages_by_offset_is_not_read_twice() {
+    // Each request finds one more resource in front, so that the last of a page is the first of the next.
+    let moved = Mutex::new(0);
+    let (url, _, _running) = odd_server(move |query| {
+        if query.contains_key("search") {
+            return Err(400);
+        }
+        let mut moved = moved.lock().unwrap();
+        *moved += 1;
+        let (page, size) = (number(query, "page", 1), number(query, "size", 20));
+        let from = ((page - 1) * size).saturating_sub(*moved).min(300);
+        Ok(json!({"items": items(from..(from + size).min(300)), "total": 300}))
+    })
+    .await;
+    let (mut ids, _) = walk(&url).await;
+    ids.sort();
+    let count = ids.len();
+    ids.dedup();
+    assert_eq!(ids.len(), count, "none twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quote_in_an_id_is_doubled() {
+    let (url, log, _running) = odd_server(|query| {
+        let list: Vec<_> = (0..100).map(|index| json!({"id": format!("o'{index}")})).collect();
+        Ok(if query.contains_key("search") { json!({"items": []}) } else { json!({"items": list}) })
+    })
+    .await;
+    assert_each_once(walk(&url).await.0, 100);
+    assert_eq!(log.lock().unwrap()[1]["search"], "id > 'o''99'");
+}
