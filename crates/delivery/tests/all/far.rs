@@ -4,17 +4,27 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use ::http::Method;
 use futures_util::future::BoxFuture;
 use secrecy::SecretString;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use watchfire_delivery::embedded::{self, Embedded, Subscriber};
 use watchfire_delivery::event::Attributes;
+use watchfire_delivery::metrics::Metrics;
+use watchfire_delivery::sink::http::{self, Http, Mode};
 use watchfire_delivery::sink::pubsub::{Endpoint, PubSub, PubSubConfig};
 use watchfire_delivery::sink::rabbitmq::{RabbitMq, RabbitMqConfig};
 use watchfire_delivery::sink::{Error, EventSink};
 use watchfire_delivery::{CloudEvent, sink};
-use watchfire_testkit::{Consumer, Proxy, Rabbit, Subscription, amqp_url, pubsub_endpoint, unique};
+use watchfire_testkit::{
+    Answer, Consumer, Proxy, Rabbit, Receiver, Request, Subscription, amqp_url, eventually, install_crypto,
+    pubsub_endpoint, unique,
+};
 
 /// Long enough that nothing more is on its way.
 const QUIET: Duration = Duration::from_millis(500);
+
+const STEP: Duration = Duration::from_secs(30);
 
 /// One message as a consumer got it.
 #[derive(Debug, Clone)]
@@ -33,6 +43,11 @@ pub(crate) struct Far {
 
 enum Side {
     Memory(Arc<Mutex<Vec<Arrived>>>),
+    /// A receiver, and the embedded broker in front of it where there is one.
+    Http {
+        receiver: Receiver,
+        _broker: Option<Running>,
+    },
     RabbitMq(Box<Consumer>),
     PubSub(Box<Subscription>),
 }
@@ -42,6 +57,12 @@ impl Far {
     pub(crate) async fn arrived(&mut self, n: usize) -> Vec<Arrived> {
         match &mut self.consumer {
             Side::Memory(kept) => std::mem::take(&mut *kept.lock().unwrap()),
+            Side::Http { receiver, .. } => {
+                let posts = |receiver: &Receiver| receiver.requests().into_iter().filter(|r| r.method == Method::POST);
+                eventually(STEP, "every post arrives", async || (posts(receiver).count() >= n).then_some(())).await;
+                tokio::time::sleep(QUIET).await;
+                posts(receiver).filter(|post| post.body.len() < LIMIT).map(|post| from_http(&post)).collect()
+            }
             Side::RabbitMq(consumer) => {
                 let mut messages = consumer.take(n).await;
                 messages.extend(consumer.drain(QUIET).await);
@@ -58,6 +79,27 @@ impl Far {
             }
         }
     }
+}
+
+/// A structured body has the attributes inside, a binary one beside it, in headers that this reads back.
+fn from_http(post: &Request) -> Arrived {
+    let body = if post.header("content-type").starts_with("application/cloudevents+json") {
+        post.body.clone()
+    } else {
+        let name = |name: &str| post.header(&format!("ce-{name}")).to_owned();
+        let attributes = Attributes {
+            id: name("id"),
+            source: name("source"),
+            ty: name("type"),
+            subject: Some(name("subject")),
+            time: Some(name("time").parse().unwrap()),
+            extensions: vec![("traceparent".to_owned(), name("traceparent"))],
+        };
+        CloudEvent::new(attributes, serde_json::from_slice(&post.body).unwrap()).body().clone()
+    };
+    let event = CloudEvent::from_structured(&body).unwrap();
+    let attributes = event.attribute_pairs().map(|(name, value)| (name.to_owned(), value.into_owned())).collect();
+    Arrived { body: body.to_vec(), attributes }
 }
 
 fn unprefix(pairs: impl IntoIterator<Item = (String, String)>, prefix: &str) -> BTreeMap<String, String> {
@@ -105,8 +147,8 @@ pub(crate) async fn memory(_test: &str, _timeout: Duration) -> Option<Far> {
     Some(Far { sink, proxy, consumer: Side::Memory(kept) })
 }
 
-/// Everything larger is refused, as in `conformance::LARGE`.
-const MEMORY_LIMIT: usize = 1 << 20;
+/// What takes nothing larger by itself is made to refuse it, as the brokers do.
+const LIMIT: usize = 16 << 20;
 
 struct Memory {
     kept: Arc<Mutex<Vec<Arrived>>>,
@@ -116,8 +158,8 @@ struct Memory {
 impl Memory {
     fn take(&self, event: &CloudEvent) -> Result<(), Error> {
         let size = event.body().len();
-        if size > MEMORY_LIMIT {
-            return Err(Error::TooLarge { target: "memory".to_owned(), size, limit: MEMORY_LIMIT });
+        if size > LIMIT {
+            return Err(Error::TooLarge { target: "memory".to_owned(), size, limit: LIMIT });
         }
         let attributes = event.attribute_pairs().map(|(name, value)| (name.to_owned(), value.into_owned())).collect();
         self.kept.lock().unwrap().push(Arrived { body: event.body().to_vec(), attributes });
@@ -179,4 +221,47 @@ pub(crate) async fn pubsub(test: &str, timeout: Duration) -> Option<Far> {
 
 async fn resolve(host: &str, port: u16) -> std::net::SocketAddr {
     tokio::net::lookup_host((host, port)).await.unwrap().find(std::net::SocketAddr::is_ipv4).unwrap()
+}
+
+/// An HTTP endpoint that gets structured events.
+pub(crate) async fn http(test: &str, timeout: Duration) -> Option<Far> {
+    Some(endpoint(test, timeout, Mode::Structured).await)
+}
+
+/// An HTTP endpoint that gets binary events.
+pub(crate) async fn http_binary(test: &str, timeout: Duration) -> Option<Far> {
+    Some(endpoint(test, timeout, Mode::Binary).await)
+}
+
+async fn endpoint(_test: &str, timeout: Duration, mode: Mode) -> Far {
+    install_crypto();
+    let receiver = Receiver::start().await;
+    receiver.choose(|request| (request.body.len() > LIMIT).then(|| Answer::status(413)));
+    let proxy = Proxy::start(receiver.address()).await;
+    let url = format!("http://{}/events", proxy.address()).parse().unwrap();
+    let sink = Box::new(Http::new(http::Config { mode, timeout, ..http::Config::new(url) }).unwrap());
+    Far { sink, proxy, consumer: Side::Http { receiver, _broker: None } }
+}
+
+/// The embedded broker, seen from its one subscriber.
+#[expect(clippy::disallowed_methods, reason = "the worker ends with its token")]
+pub(crate) async fn embedded(_test: &str, timeout: Duration) -> Option<Far> {
+    install_crypto();
+    let receiver = Receiver::start().await;
+    let proxy = Proxy::start(receiver.address()).await;
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("http://{}/events", proxy.address()).parse().unwrap();
+    let subscribers = vec![Subscriber { name: "adapter".to_owned(), url }];
+    let config = embedded::Config { timeout, ..embedded::Config::new(directory.path().join("broker.db"), subscribers) };
+    let (sink, mut tasks) = Embedded::open(config, &Metrics::default()).await.unwrap();
+    let token = CancellationToken::new();
+    tokio::spawn(tasks.workers.remove(0).run(token.clone()));
+    let running = Running { _stop: token.drop_guard(), _directory: directory };
+    Some(Far { sink: Box::new(sink), proxy, consumer: Side::Http { receiver, _broker: Some(running) } })
+}
+
+/// What an embedded broker needs for as long as it runs.
+struct Running {
+    _stop: DropGuard,
+    _directory: tempfile::TempDir,
 }

@@ -22,6 +22,7 @@ const EVENTS: usize = 20_000;
 const ROUNDS: usize = 3;
 
 /// Alternates the two, so that both see the same machine, and prints the best of each.
+#[expect(clippy::print_stdout, clippy::cast_precision_loss, reason = "it prints rates")]
 async fn compare(what: &str, mut ours: impl AsyncFnMut(), mut bare: impl AsyncFnMut()) {
     let mut best = [Duration::MAX; 2];
     for _ in 0..ROUNDS {
