@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
+pub mod pubsub;
+pub mod rabbitmq;
+
 use crate::event::CloudEvent;
 use crate::retry::{self, Verdict};
 

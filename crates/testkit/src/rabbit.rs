@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use lapin::options::{
     BasicAckOptions, BasicConsumeOptions, BasicQosOptions, ExchangeDeclareOptions, QueueBindOptions,
-    QueueDeclareOptions,
+    QueueDeclareOptions, QueueDeleteOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
@@ -44,7 +44,7 @@ pub struct Consumer {
     deliveries: lapin::Consumer,
     queue: String,
     // Dropping it would close the connection under the consumer.
-    _rabbit: Rabbit,
+    rabbit: Rabbit,
 }
 
 impl Rabbit {
@@ -94,7 +94,7 @@ impl Rabbit {
         within(self.channel.basic_qos(1_000, BasicQosOptions::default())).await.expect("set the prefetch count");
         let (options, table) = (BasicConsumeOptions::default(), FieldTable::default());
         let consumer = within(self.channel.basic_consume(queue.into(), "".into(), options, table)).await;
-        Consumer { deliveries: consumer.expect("consume a queue"), queue: queue.to_owned(), _rabbit: self }
+        Consumer { deliveries: consumer.expect("consume a queue"), queue: queue.to_owned(), rabbit: self }
     }
 
     /// Declares the exchange, binds a fresh queue of its own that ends with the connection, and consumes it.
@@ -150,6 +150,12 @@ impl Consumer {
             messages.push(message.unwrap_or_else(|| panic!("{} of {n} messages came", messages.len())));
         }
         messages
+    }
+
+    /// Deletes the queue with what is in it; durable ones would stay on a shared broker.
+    pub async fn delete(self) {
+        let deleted = self.rabbit.channel.queue_delete(self.queue.as_str().into(), QueueDeleteOptions::default());
+        within(deleted).await.expect("delete a queue");
     }
 
     /// Takes what comes until nothing has come for `quiet`.

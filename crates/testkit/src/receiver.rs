@@ -85,9 +85,11 @@ impl Answer {
     }
 }
 
-#[derive(Debug)]
+type Choice = Box<dyn Fn(&Request) -> Option<Answer> + Send>;
+
 struct Shared {
     requests: Vec<Request>,
+    choice: Option<Choice>,
     script: VecDeque<Answer>,
     otherwise: Answer,
 }
@@ -106,7 +108,8 @@ impl Receiver {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind the receiver");
         let url = format!("http://{}", listener.local_addr().expect("read the bound address"));
         let otherwise = Answer::status(200);
-        let shared = Arc::new(Mutex::new(Shared { requests: Vec::new(), script: VecDeque::new(), otherwise }));
+        let shared =
+            Arc::new(Mutex::new(Shared { requests: Vec::new(), choice: None, script: VecDeque::new(), otherwise }));
         let router = Router::new().fallback(receive).with_state(Arc::clone(&shared));
         let token = CancellationToken::new();
         let serving = token.clone();
@@ -127,6 +130,11 @@ impl Receiver {
     /// Answers the next requests with these, one each.
     pub fn script(&self, answers: impl IntoIterator<Item = Answer>) {
         lock(&self.shared).script.extend(answers);
+    }
+
+    /// Answers by looking at the request; where this says `None`, the script goes on.
+    pub fn choose(&self, choice: impl Fn(&Request) -> Option<Answer> + Send + 'static) {
+        lock(&self.shared).choice = Some(Box::new(choice));
     }
 
     /// Answers every request that the script does not cover with this.
@@ -163,8 +171,9 @@ async fn receive(State(shared): State<Arc<Mutex<Shared>>>, request: axum::extrac
     let request = Request { method: parts.method, uri: parts.uri, headers: parts.headers, body, at: Instant::now() };
     let answer = {
         let mut shared = lock(&shared);
+        let chosen = shared.choice.as_ref().and_then(|choice| choice(&request));
         shared.requests.push(request);
-        let next = shared.script.pop_front();
+        let next = chosen.or_else(|| shared.script.pop_front());
         next.unwrap_or_else(|| shared.otherwise.clone())
     };
     if answer.hang {

@@ -7,6 +7,7 @@
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::process::Command;
 use std::sync::Once;
 use std::time::Duration;
 
@@ -51,8 +52,8 @@ pub async fn private_broker(test: &str) -> Option<Broker> {
 /// Starts a Pub/Sub emulator of the test's own, to stop, kill and restart.
 pub async fn private_emulator(test: &str) -> Option<Emulator> {
     install_crypto();
-    let sdk = Path::new("/usr/lib/google-cloud-sdk/platform/pubsub-emulator/bin/cloud-pubsub-emulator");
-    if !sdk.exists() && !on_path("cloud-pubsub-emulator") {
+    let found = Command::new(testbed("pubsub")).arg("--find").output();
+    if !found.is_ok_and(|output| output.status.success()) {
         missing(test, "cloud-pubsub-emulator", "install Google's Pub/Sub emulator (`testbed/up pubsub` says how)");
         return None;
     }
@@ -87,5 +88,5 @@ fn on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     // Debian keeps servers in /usr/sbin, which is not on every user's PATH.
     let mut dirs = std::env::split_paths(&path).chain([Path::new("/usr/sbin").to_owned()]);
-    testbed("rabbitmq").exists() && dirs.any(|dir| dir.join(program).exists())
+    dirs.any(|dir| dir.join(program).exists())
 }

@@ -1,0 +1,350 @@
+//! What only RabbitMQ does: exchanges that do not fit, unroutable messages, alarms, and a broker that dies.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use lapin::options::{ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions};
+use lapin::types::{AMQPValue, FieldTable};
+use secrecy::SecretString;
+use watchfire_delivery::sink::rabbitmq::{ExchangeType, RabbitMq, RabbitMqConfig};
+use watchfire_delivery::sink::{Error, EventSink};
+use watchfire_testkit::{Broker, Mode, Proxy, Rabbit, amqp_url, eventually, private_broker, unique};
+
+use crate::far::{event, events};
+
+const STEP: Duration = Duration::from_mins(1);
+
+fn config(url: &str, exchange: &str) -> RabbitMqConfig {
+    RabbitMqConfig::new(exchange).with_url(&SecretString::from(url)).unwrap()
+}
+
+/// Through a proxy in front of a private broker.
+fn through(proxy: &Proxy, exchange: &str, timeout: Duration) -> RabbitMq {
+    let mut config = config(&format!("amqp://{}/%2f", proxy.address()), exchange);
+    config.timeout = timeout;
+    RabbitMq::new(config)
+}
+
+async fn publish_one(sink: &RabbitMq, id: &str) -> Result<(), Error> {
+    sink.publish_all(&[event(id, 0)]).await.remove(0)
+}
+
+/// Exactly what adapters in the field read, and nothing they choke on (recorded messages: one string header with the
+/// event's id, persistent, structured JSON).
+#[tokio::test]
+async fn a_message_is_what_consumers_in_the_field_expect() {
+    let Some(url) = amqp_url("a_message_is_what_consumers_in_the_field_expect") else { return };
+    let exchange = unique("wire");
+    let mut consumer = Rabbit::listen(&url, &exchange, "fanout", "").await;
+    publish_one(&RabbitMq::new(config(&url, &exchange)), "id-1").await.unwrap();
+    let message = consumer.take(1).await.remove(0);
+    assert_eq!(message.headers["_watermill_message_uuid"], "id-1");
+    assert_eq!(message.headers["cloudEvents:type"], "com.redhat.hyperfleet.nodepool.reconcile");
+    assert_eq!((message.exchange.as_str(), message.routing_key.as_str()), (exchange.as_str(), ""));
+    assert_eq!(message.properties.delivery_mode(), &Some(2));
+    assert_eq!(message.properties.message_id().as_ref().unwrap().as_str(), "id-1");
+    assert_eq!(message.properties.content_type().as_ref().unwrap().as_str(), "application/cloudevents+json");
+    let body: serde_json::Value = serde_json::from_slice(&message.body).unwrap();
+    assert_eq!((&body["specversion"], &body["data"]["generation"]), (&"1.0".into(), &2.into()));
+}
+
+#[tokio::test]
+async fn an_exchange_of_another_type_is_a_406_that_says_what_to_do() {
+    let Some(url) = amqp_url("an_exchange_of_another_type_is_a_406_that_says_what_to_do") else { return };
+    let exchange = unique("mismatch");
+    Rabbit::connect(&url).await.exchange(&exchange, "topic").await;
+    let sink = RabbitMq::new(config(&url, &exchange));
+    for error in [publish_one(&sink, "a").await.unwrap_err(), sink.check().await.unwrap_err()] {
+        assert_eq!(error.kind(), "misconfigured");
+        assert!(error.to_string().contains("406"), "{error}");
+        assert!(error.hint().contains("BROKER_EXCHANGE_TYPE"), "{}", error.hint());
+    }
+}
+
+#[tokio::test]
+async fn wrong_password_and_unknown_virtual_host_are_told_apart_and_show_no_password() {
+    let name = "wrong_password_and_unknown_virtual_host_are_told_apart_and_show_no_password";
+    let Some(url) = amqp_url(name) else { return };
+    let mut wrong = config(&url, &unique("denied"));
+    wrong.password = SecretString::from("hunter2");
+    let error = publish_one(&RabbitMq::new(wrong), "a").await.unwrap_err();
+    assert_eq!(error.kind(), "denied");
+    assert!(!format!("{error:?} {error}").contains("hunter2"), "{error:?}");
+
+    let mut elsewhere = config(&url, &unique("denied"));
+    elsewhere.vhost = "nowhere".to_owned();
+    let error = publish_one(&RabbitMq::new(elsewhere), "a").await.unwrap_err();
+    assert_eq!(error.kind(), "misconfigured", "{error:?}");
+    assert!(error.hint().contains("BROKER_VHOST"), "{}", error.hint());
+}
+
+#[tokio::test]
+async fn a_deleted_exchange_fails_one_window_and_is_declared_again_with_the_next() {
+    let Some(url) = amqp_url("a_deleted_exchange_fails_one_window_and_is_declared_again") else { return };
+    let exchange = unique("deleted");
+    let rabbit = Rabbit::connect(&url).await;
+    let sink = RabbitMq::new(config(&url, &exchange));
+    sink.check().await.unwrap();
+    rabbit.channel().exchange_delete(exchange.as_str().into(), ExchangeDeleteOptions::default()).await.unwrap();
+    let window = events("x", 3);
+    for outcome in sink.publish_all(&window).await {
+        let error = outcome.unwrap_err();
+        assert_eq!(error.kind(), "misconfigured", "{error:?}");
+    }
+    let mut consumer = Rabbit::listen(&url, &exchange, "fanout", "").await;
+    assert!(sink.publish_all(&window).await.iter().all(Result::is_ok));
+    consumer.take(3).await;
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_create_the_exchange_can_still_publish_to_it() {
+    let name = "a_user_who_may_not_create_the_exchange_can_still_publish_to_it";
+    let Some(broker) = private_broker(name).await else { return };
+    broker.ctl(&["add_user", "writer", "secret"]).await;
+    broker.ctl(&["set_permissions", "writer", "^$", ".*", "^$"]).await;
+    let mut theirs = config(&broker.url(), "theirs");
+    (theirs.user, theirs.password) = ("writer".to_owned(), SecretString::from("secret"));
+    let sink = RabbitMq::new(theirs);
+    let error = publish_one(&sink, "a").await.unwrap_err();
+    assert_eq!(error.kind(), "denied", "{error:?}");
+    let mut consumer = Rabbit::listen(&broker.url(), "theirs", "fanout", "").await;
+    publish_one(&sink, "b").await.unwrap();
+    consumer.take(1).await;
+}
+
+/// The client library hands a returned message to any confirm of its channel; here the odd event is unroutable. A
+/// topic exchange cannot tell messages of one routing key apart, so a headers exchange does: it routes by
+/// `cloudEvents:subject`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_20_windows_of_1000_every_unroutable_event_and_no_other_is_told() {
+    let name = "in_20_windows_of_1000_every_unroutable_event_and_no_other_is_told";
+    let Some(url) = amqp_url(name) else { return };
+    let exchange = unique("mixed");
+    let rabbit = Rabbit::connect(&url).await;
+    rabbit.exchange(&exchange, "headers").await;
+    let queue = unique("mixed");
+    rabbit.queue(&queue).await;
+    let mut arguments = FieldTable::default();
+    let text = |text: &str| AMQPValue::LongString(text.into());
+    arguments.insert("x-match".into(), text("all"));
+    arguments.insert("cloudEvents:subject".into(), text("routable"));
+    let bound = rabbit.channel().queue_bind(
+        queue.as_str().into(),
+        exchange.as_str().into(),
+        "".into(),
+        QueueBindOptions::default(),
+        arguments,
+    );
+    bound.await.unwrap();
+
+    let mut headers = config(&url, &exchange);
+    headers.exchange_type = ExchangeType::Headers;
+    headers.timeout = STEP;
+    let sink = RabbitMq::new(headers);
+    let mut expected = BTreeSet::new();
+    for window in 0..20 {
+        let routable = |i: usize| !(i * 7 + window).is_multiple_of(10) && !(400..430).contains(&i) && i < 990;
+        let events: Vec<_> = (0..1_000)
+            .map(|i| {
+                let subject = if routable(i) { "routable" } else { "lost" };
+                crate::far::event_about(&format!("{window}-{i}"), subject)
+            })
+            .collect();
+        for (i, outcome) in sink.publish_all(&events).await.into_iter().enumerate() {
+            match outcome {
+                Ok(()) => assert!(routable(i), "window {window}: event {i} is unroutable, and came back as taken"),
+                Err(Error::Unroutable { .. }) => assert!(!routable(i), "window {window}: event {i} is routable"),
+                Err(e) => panic!("window {window}, event {i}: {e:?}"),
+            }
+            if routable(i) {
+                expected.insert(format!("{window}-{i}"));
+            }
+        }
+    }
+    let mut consumer = rabbit.consume(&queue).await;
+    let arrived = consumer.take(expected.len()).await;
+    assert!(consumer.next(Duration::from_millis(300)).await.is_none());
+    let ids: BTreeSet<_> = arrived.iter().map(|m| m.headers["_watermill_message_uuid"].clone()).collect();
+    assert_eq!(ids, expected);
+    consumer.delete().await;
+}
+
+#[tokio::test]
+async fn an_event_nobody_is_bound_for_says_so_and_names_the_routing_key() {
+    let Some(url) = amqp_url("an_event_nobody_is_bound_for_says_so_and_names_the_routing_key") else { return };
+    let exchange = unique("unbound");
+    let mut topic = config(&url, &exchange);
+    (topic.exchange_type, topic.routing_key) = (ExchangeType::Topic, "clusters.eu".to_owned());
+    let sink = RabbitMq::new(topic);
+    let error = publish_one(&sink, "a").await.unwrap_err();
+    assert_eq!(error.kind(), "unroutable");
+    assert!(error.to_string().contains("clusters.eu"), "{error}");
+    let mut consumer = Rabbit::listen(&url, &exchange, "topic", "clusters.*").await;
+    publish_one(&sink, "b").await.unwrap();
+    assert_eq!(consumer.take(1).await[0].headers["_watermill_message_uuid"], "b");
+}
+
+/// `kill -9` under load, three times: whatever was `Ok` is in the durable queue afterwards.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_killed_under_load_has_every_event_that_was_ok() {
+    let Some(mut broker) = private_broker("a_broker_killed_under_load_has_every_event_that_was_ok").await else {
+        return;
+    };
+    let rabbit = Rabbit::connect(&broker.url()).await;
+    rabbit.exchange("load", "fanout").await;
+    rabbit.queue("load").await;
+    rabbit.bind("load", "load", "").await;
+    rabbit.close().await;
+    let sink = RabbitMq::new(config(&broker.url(), "load"));
+    let mut confirmed = BTreeSet::new();
+    let mut unconfirmed = 0;
+    for round in 0..3 {
+        let window = events(&format!("r{round}"), 5_000);
+        let before = confirmed.len();
+        // Killed while the window is in flight: after the queue has some of it and long before it has all.
+        let (outcomes, ()) = tokio::join!(sink.publish_all(&window), kill_in_flight(&mut broker));
+        for (event, outcome) in window.iter().zip(outcomes) {
+            match outcome {
+                Ok(()) => drop(confirmed.insert(event.id().to_owned())),
+                Err(e) => {
+                    assert!(matches!(e, Error::Connect { .. }), "{e:?}");
+                    unconfirmed += 1;
+                }
+            }
+        }
+        assert!(confirmed.len() - before < 5_000, "round {round}: the broker died after the window");
+        broker.restart().await;
+        let again = events(&format!("r{round}-again"), 100);
+        assert!(sink.publish_all(&again).await.iter().all(Result::is_ok), "reconnects by itself");
+        confirmed.extend(again.iter().map(|event| event.id().to_owned()));
+    }
+    assert!(unconfirmed > 0);
+    let mut consumer = Rabbit::connect(&broker.url()).await.consume("load").await;
+    let kept: BTreeSet<_> = consumer
+        .drain(Duration::from_secs(3))
+        .await
+        .into_iter()
+        .map(|m| m.headers["_watermill_message_uuid"].clone())
+        .collect();
+    let lost: Vec<_> = confirmed.difference(&kept).collect();
+    assert!(lost.is_empty(), "{} of {} confirmed events are lost: {:?}", lost.len(), confirmed.len(), &lost[..1]);
+}
+
+async fn kill_in_flight(broker: &mut Broker) {
+    let url = broker.url();
+    let watcher = Rabbit::connect(&url).await;
+    let start = depth(&watcher).await;
+    eventually(STEP, "the queue grows", async || (depth(&watcher).await > start).then_some(())).await;
+    broker.kill();
+}
+
+async fn depth(rabbit: &Rabbit) -> u32 {
+    let options = QueueDeclareOptions { passive: true, ..Default::default() };
+    let queue = rabbit.channel().queue_declare("load".into(), options, FieldTable::default()).await.unwrap();
+    queue.message_count()
+}
+
+#[tokio::test]
+async fn an_orderly_restart_of_the_broker_needs_one_reconnect_and_no_help() {
+    let name = "an_orderly_restart_of_the_broker_needs_one_reconnect_and_no_help";
+    let Some(mut broker) = private_broker(name).await else { return };
+    let rabbit = Rabbit::connect(&broker.url()).await;
+    rabbit.exchange("restart", "fanout").await;
+    rabbit.queue("restart").await;
+    rabbit.bind("restart", "restart", "").await;
+    rabbit.close().await;
+    let sink = RabbitMq::new(config(&broker.url(), "restart"));
+    publish_one(&sink, "a").await.unwrap();
+    broker.stop().await;
+    assert_eq!(publish_one(&sink, "b").await.unwrap_err().kind(), "connect");
+    broker.restart().await;
+    publish_one(&sink, "b").await.unwrap();
+    assert_eq!(Rabbit::connect(&broker.url()).await.consume("restart").await.take(2).await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_memory_alarm_ends_in_a_timeout_and_what_follows_goes_out_when_it_is_over() {
+    let name = "a_memory_alarm_ends_in_a_timeout_and_what_follows_goes_out_when_it_is_over";
+    let Some(broker) = private_broker(name).await else { return };
+    let mut consumer = Rabbit::listen(&broker.url(), "alarm", "fanout", "").await;
+    let mut short = config(&broker.url(), "alarm");
+    short.timeout = Duration::from_secs(2);
+    let sink = RabbitMq::new(short);
+    publish_one(&sink, "before").await.unwrap();
+    broker.ctl(&["set_vm_memory_high_watermark", "0"]).await;
+    for id in ["one", "two"] {
+        assert_eq!(publish_one(&sink, id).await.unwrap_err().kind(), "timeout");
+    }
+    let error = sink.check().await.unwrap_err();
+    assert_eq!(error.kind(), "refused");
+    assert!(error.hint().contains("alarm"), "{}", error.hint());
+    let connections = broker.ctl(&["list_connections", "client_properties"]).await;
+    assert_eq!(connections.matches("watchfire").count(), 1, "one connection waits: {connections}");
+    broker.ctl(&["set_vm_memory_high_watermark", "0.4"]).await;
+    eventually(STEP, "the alarm is over", async || sink.check().await.ok()).await;
+    publish_one(&sink, "after").await.unwrap();
+    let ids: Vec<_> = consumer
+        .drain(Duration::from_secs(1))
+        .await
+        .into_iter()
+        .map(|m| m.headers["_watermill_message_uuid"].clone())
+        .collect();
+    assert_eq!((ids.first().unwrap().as_str(), ids.last().unwrap().as_str()), ("before", "after"));
+    assert!(!ids.contains(&"two".to_owned()), "an event that was not sent is not sent later: {ids:?}");
+}
+
+#[tokio::test]
+async fn a_peer_that_goes_silent_ends_in_a_timeout_and_its_connection_is_given_up() {
+    let name = "a_peer_that_goes_silent_ends_in_a_timeout_and_its_connection_is_given_up";
+    let Some(broker) = private_broker(name).await else { return };
+    let mut consumer = Rabbit::listen(&broker.url(), "silent", "fanout", "").await;
+    let proxy = Proxy::start(broker.address()).await;
+    let sink = through(&proxy, "silent", Duration::from_secs(1));
+    publish_one(&sink, "a").await.unwrap();
+    proxy.set(Mode::Blackhole).await;
+    // In mid-window, then in mid-handshake.
+    for id in ["b", "c"] {
+        let start = std::time::Instant::now();
+        let outcomes = sink.publish_all(&events(id, 2_500)).await;
+        assert!(outcomes.iter().all(|outcome| matches!(outcome, Err(Error::Timeout { .. }))), "{:?}", outcomes[0]);
+        assert_eq!(outcomes.len(), 2_500);
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?} for one timeout of 1 s", start.elapsed());
+    }
+    assert_eq!(sink.check().await.unwrap_err().kind(), "timeout");
+    proxy.set(Mode::Pass).await;
+    eventually(STEP, "given up connections are closed", async || (proxy.open() == 0).then_some(())).await;
+    publish_one(&sink, "d").await.unwrap();
+    let ids: BTreeMap<_, _> = consumer
+        .drain(Duration::from_millis(500))
+        .await
+        .into_iter()
+        .map(|m| (m.headers["_watermill_message_uuid"].clone(), m.redelivered))
+        .collect();
+    assert!(ids.contains_key("a") && ids.contains_key("d"), "{:?}", ids.keys().take(5).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_connection_cut_in_mid_window_never_makes_an_ok_of_what_was_not_confirmed() {
+    let name = "a_connection_cut_in_mid_window_never_makes_an_ok_of_what_was_not_confirmed";
+    let Some(broker) = private_broker(name).await else { return };
+    let mut consumer = Rabbit::listen(&broker.url(), "cut", "fanout", "").await;
+    let proxy = Proxy::start(broker.address()).await;
+    let sink = through(&proxy, "cut", STEP);
+    publish_one(&sink, "first").await.unwrap();
+    let window = events("w", 1_000);
+    let before = proxy.sent();
+    let (outcomes, ()) = tokio::join!(sink.publish_all(&window), async {
+        eventually(STEP, "the window is on its way", async || (proxy.sent() > before + 50_000).then_some(())).await;
+        proxy.cut();
+    });
+    let ok: BTreeSet<_> = window.iter().zip(&outcomes).filter(|(_, o)| o.is_ok()).map(|(e, _)| e.id()).collect();
+    assert!(ok.len() < 1_000, "the cut came after the window");
+    let arrived: BTreeSet<_> = consumer
+        .drain(Duration::from_secs(1))
+        .await
+        .into_iter()
+        .map(|m| m.headers["_watermill_message_uuid"].clone())
+        .collect();
+    assert!(ok.iter().all(|id| arrived.contains(*id)));
+    assert!(sink.publish_all(&window).await.iter().all(Result::is_ok));
+}
