@@ -11,5 +11,8 @@ pub mod sink;
 pub mod store;
 pub mod worker;
 
+#[cfg(test)]
+mod testing;
+
 pub use event::CloudEvent;
 pub use sink::EventSink;

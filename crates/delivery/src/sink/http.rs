@@ -87,7 +87,7 @@ impl std::fmt::Debug for Http {
 impl Http {
     /// Builds the sink; connects to nothing yet.
     ///
-    /// Fails if the URL or the token cannot be used, or if the process has not installed a TLS provider.
+    /// Fails if the URL or the token cannot be used.
     pub fn new(config: Config) -> Result<Self, Error> {
         let Config { url, mode, timeout, concurrency, token, mut headers } = config;
         let target = redacted(&url);
@@ -103,7 +103,11 @@ impl Http {
             value.set_sensitive(true);
             headers.insert(header::AUTHORIZATION, value);
         }
+        // The client panics without a provider. Whoever started the process has normally installed this same one;
+        // an error means exactly that.
+        rustls::crypto::ring::default_provider().install_default().ok();
         let client = Client::builder()
+            .gzip(false)
             .redirect(Policy::none())
             .connect_timeout(timeout)
             .pool_max_idle_per_host(concurrency.get())

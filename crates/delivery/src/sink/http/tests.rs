@@ -1,1 +1,207 @@
+use std::sync::Mutex;
+use std::time::Instant;
 
+use axum::body::Body;
+use http::StatusCode;
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::retry::Verdict;
+use crate::testing::{Receiver, event};
+
+fn sink(receiver: &Receiver) -> Http {
+    Http::new(Config::new(receiver.url())).unwrap()
+}
+
+async fn publish(sink: &Http, id: &str) -> Result<(), Error> {
+    sink.publish_all(&[event(id, "s")]).await.remove(0)
+}
+
+#[tokio::test]
+async fn an_event_is_posted_as_its_frozen_structured_body() {
+    let receiver = Receiver::start(|_| async { StatusCode::NO_CONTENT }).await;
+    let mut config = Config::new(receiver.url());
+    config.token = Some("t0ken".to_owned().into());
+    config.headers.insert("x-team", HeaderValue::from_static("fleet"));
+    publish(&Http::new(config).unwrap(), "1").await.unwrap();
+    let seen = receiver.seen().remove(0);
+    assert_eq!(&seen.body, event("1", "s").body());
+    assert_eq!((seen.method, seen.uri.path()), (Method::POST, "/events"));
+    assert_eq!(seen.headers["content-type"], "application/cloudevents+json");
+    assert_eq!(seen.headers["authorization"], "Bearer t0ken");
+    assert_eq!(seen.headers["x-team"], "fleet");
+}
+
+#[tokio::test]
+async fn binary_mode_puts_attributes_into_headers() {
+    let receiver = Receiver::start(|_| async {}).await;
+    let config = Config { mode: Mode::Binary, ..Config::new(receiver.url()) };
+    publish(&Http::new(config).unwrap(), "1").await.unwrap();
+    let seen = receiver.seen().remove(0);
+    assert_eq!(seen.body, r#"{"id":"1","generation":3}"#);
+    assert_eq!(seen.headers["content-type"], "application/json");
+    assert_eq!(
+        (&seen.headers["ce-id"], &seen.headers["ce-subject"]),
+        (&HeaderValue::from_static("1"), &HeaderValue::from_static("s"))
+    );
+}
+
+#[tokio::test]
+async fn outcomes_are_each_events_own_and_in_order() {
+    let receiver = Receiver::start(|seen| async move {
+        let number: u16 = seen.id().parse().unwrap();
+        // Later ones answer first.
+        tokio::time::sleep(Duration::from_millis(u64::from(60 - number % 60) / 4)).await;
+        if number % 3 == 0 { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK }
+    })
+    .await;
+    let events: Vec<_> = (0..200).map(|id| event(&id.to_string(), "s")).collect();
+    let outcomes = sink(&receiver).publish_all(&events).await;
+    assert_eq!(outcomes.len(), 200);
+    for (number, outcome) in outcomes.iter().enumerate() {
+        assert_eq!(outcome.is_err(), number % 3 == 0, "event {number}: {outcome:?}");
+    }
+    assert!(sink(&receiver).publish_all(&[]).await.is_empty());
+}
+
+#[tokio::test]
+async fn no_more_requests_are_under_way_than_allowed() {
+    let under_way = Arc::new(Mutex::new((0_usize, 0_usize)));
+    let count = Arc::clone(&under_way);
+    let receiver = Receiver::start(move |_| {
+        let count = Arc::clone(&count);
+        async move {
+            {
+                let mut count = count.lock().unwrap();
+                count.0 += 1;
+                count.1 = count.1.max(count.0);
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            count.lock().unwrap().0 -= 1;
+        }
+    })
+    .await;
+    let config = Config { concurrency: NonZeroUsize::new(4).unwrap(), ..Config::new(receiver.url()) };
+    let events: Vec<_> = (0..100).map(|id| event(&id.to_string(), "s")).collect();
+    Http::new(config).unwrap().publish_all(&events).await;
+    assert_eq!(under_way.lock().unwrap().1, 4);
+}
+
+#[tokio::test]
+async fn statuses_become_verdicts_and_retry_after_is_read() {
+    let receiver = Receiver::start(|seen| async move {
+        let status = StatusCode::from_u16(seen.id().parse().unwrap()).unwrap();
+        (status, [("retry-after", "17")])
+    })
+    .await;
+    let after = Some(Duration::from_secs(17));
+    for (status, verdict) in [
+        (400, Verdict::Permanent),
+        (401, Verdict::Provisional),
+        (403, Verdict::Provisional),
+        (404, Verdict::Permanent),
+        (410, Verdict::Pause),
+        (429, Verdict::Retry { after }),
+        (503, Verdict::Retry { after }),
+    ] {
+        let error = publish(&sink(&receiver), &status.to_string()).await.unwrap_err();
+        assert_eq!(error.verdict(), verdict, "{error}");
+        assert_eq!(error.to_string(), format!("post to {}: status {status}", receiver.url()));
+    }
+}
+
+#[tokio::test]
+async fn redirects_are_not_followed() {
+    let elsewhere = Receiver::start(|_| async {}).await;
+    let location = elsewhere.url().to_string();
+    for status in [301, 302, 303, 307, 308] {
+        let location = location.clone();
+        let receiver = Receiver::start(move |_| {
+            let location = location.clone();
+            async move { (StatusCode::from_u16(status).unwrap(), [("location", location)]) }
+        })
+        .await;
+        let error = publish(&sink(&receiver), "1").await.unwrap_err();
+        assert_eq!(error.verdict(), Verdict::Permanent);
+    }
+    assert!(elsewhere.seen().is_empty());
+}
+
+#[tokio::test]
+async fn an_endless_answer_does_not_hold_up_its_event() {
+    let receiver = Receiver::start(|_| async {
+        Body::from_stream(futures_util::stream::repeat_with(|| Ok::<_, std::io::Error>(vec![b'x'; 8 << 10])))
+    })
+    .await;
+    let started = Instant::now();
+    publish(&sink(&receiver), "1").await.unwrap();
+    assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn an_answer_that_stops_in_the_middle_counts_by_its_status() {
+    let receiver = Receiver::start(|_| async {
+        let first = futures_util::stream::iter([Ok::<_, std::io::Error>("x")]);
+        Body::from_stream(first.chain(futures_util::stream::pending()))
+    })
+    .await;
+    publish(&sink(&receiver), "1").await.unwrap();
+}
+
+#[tokio::test]
+async fn an_endpoint_that_never_answers_costs_few_timeouts() {
+    let receiver = Receiver::start(|_| std::future::pending::<()>()).await;
+    let timeout = Duration::from_millis(100);
+    let config = Config { timeout, concurrency: NonZeroUsize::new(8).unwrap(), ..Config::new(receiver.url()) };
+    let events: Vec<_> = (0..1_000).map(|id| event(&id.to_string(), "s")).collect();
+    let started = Instant::now();
+    let outcomes = Http::new(config).unwrap().publish_all(&events).await;
+    assert!(started.elapsed() < Duration::from_secs(3));
+    assert!(
+        outcomes
+            .iter()
+            .all(|outcome| matches!(outcome, Err(error) if error.verdict() == Verdict::Retry { after: None }))
+    );
+    assert!(matches!(outcomes[0], Err(Error::Timeout { .. })));
+    assert!(receiver.seen().len() <= 16, "{} were sent", receiver.seen().len());
+}
+
+#[tokio::test]
+async fn an_endpoint_that_is_not_there_is_told_without_its_secrets() {
+    let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let url: Url = format!("http://user:pa55@{address}/hook?token=s3cret#f").parse().unwrap();
+    let sink = Http::new(Config::new(url)).unwrap();
+    let error = publish(&sink, "1").await.unwrap_err();
+    assert_eq!(error.to_string(), format!("reach http://{address}/hook"));
+    let everything = format!("{error:?} {} {sink:?}", crate::worker::chain(&error));
+    assert!(!everything.contains("pa55") && !everything.contains("s3cret"), "{everything}");
+    assert!(matches!(sink.check().await, Err(Error::Connect { .. })));
+}
+
+#[tokio::test]
+async fn what_cannot_be_used_is_refused_at_start() {
+    let url = |url: &str| Config::new(url.parse().unwrap());
+    let error = Http::new(url("ftp://host/x")).unwrap_err();
+    assert_eq!(error.to_string(), "use ftp://host/x: its scheme is neither http nor https");
+    let token = Some("two\nlines".to_owned().into());
+    let error = Http::new(Config { token, ..url("http://host/x") }).unwrap_err();
+    assert!(error.to_string().contains("its token has characters"));
+    assert!(!format!("{error:?}").contains("two"));
+}
+
+#[tokio::test]
+async fn the_check_asks_without_sending_an_event() {
+    let status = Arc::new(Mutex::new(StatusCode::METHOD_NOT_ALLOWED));
+    let answer = Arc::clone(&status);
+    let receiver = Receiver::start(move |_| {
+        let status = *answer.lock().unwrap();
+        async move { status }
+    })
+    .await;
+    let sink = sink(&receiver);
+    for (code, up) in [(405, true), (404, true), (200, true), (501, true), (503, false), (401, false), (410, false)] {
+        *status.lock().unwrap() = StatusCode::from_u16(code).unwrap();
+        assert_eq!(sink.check().await.is_ok(), up, "{code}");
+    }
+    assert!(receiver.seen().iter().all(|seen| seen.method == Method::HEAD));
+}
