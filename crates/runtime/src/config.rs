@@ -26,6 +26,9 @@ use locate::{Place, Source};
 /// A ConfigMap can't hold more, and nothing a person writes comes near.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
+/// How the library mentions a position.
+const AT_LINE: &str = " at line ";
+
 /// A configuration file, read into its raw form.
 #[derive(Debug)]
 pub struct Document<T> {
@@ -113,7 +116,7 @@ impl<T> Document<T> {
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::in_source(Arc::clone(&self.source));
         for key in &self.unknown {
-            problems.push(key.path.join("."), &key.message);
+            problems.push(key.path.join("."), key.message.as_str());
         }
         problems
     }
@@ -138,5 +141,7 @@ fn plain(error: &serde_saphyr::Error) -> String {
     }
     let text = error.render_with_formatter(&serde_saphyr::UserMessageFormatter);
     let text = text.lines().next().unwrap_or_default();
-    text.rsplit_once(" at line ").map_or(text, |(message, _)| message).to_owned()
+    let digit = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
+    let position = text.match_indices(AT_LINE).find(|(at, _)| digit(&text[at + AT_LINE.len()..]));
+    text[..position.map_or(text.len(), |(at, _)| at)].to_owned()
 }

@@ -81,7 +81,7 @@ pub(super) fn displayed(path: &str) -> String {
     let mut shown = String::with_capacity(path.len() + 2);
     for part in normalized(path).split('.') {
         if !shown.is_empty() && !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()) {
-            shown.push_str(&format!("[{part}]"));
+            shown.extend(["[", part, "]"]);
         } else {
             if !shown.is_empty() {
                 shown.push('.');
