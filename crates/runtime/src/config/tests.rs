@@ -150,16 +150,17 @@ fn a_type_error_stops_with_file_line_column_and_key() {
     let table = [
         ("poll_interval: 5\n", "s.yaml:1:16: poll_interval: ", "the unit is missing"),
         ("poll_interval: soon\n", "s.yaml:1:16: poll_interval: ", "write for example"),
-        ("poll_interval: [5s]\n", "s.yaml:1:16: poll_interval: ", "string"),
-        ("enabled: maybe\n", "s.yaml:1:10: enabled: ", "bool"),
-        ("enabled: true\nshards: 300\n", "s.yaml:2:9: shards: ", "u8"),
-        ("shards: -1\n", "s.yaml:1:9: shards: ", "u8"),
-        ("hyperfleet_api: http://api\n", "s.yaml:1:17: hyperfleet_api: ", "mapping"),
+        ("poll_interval: [5s]\n", "s.yaml:1:16: poll_interval: ", "expected text"),
+        ("enabled: maybe\n", "s.yaml:1:10: enabled: ", "expected true or false"),
+        ("enabled: true\nshards: 300\n", "s.yaml:2:9: shards: ", "from 0 to 255"),
+        ("shards: -1\n", "s.yaml:1:9: shards: ", "from 0 to 255"),
+        ("hyperfleet_api: http://api\n", "s.yaml:1:17: hyperfleet_api: ", "expected keys with values"),
         ("hyperfleet_api:\n  timeout: 1d\n", "s.yaml:2:12: hyperfleet_api.timeout: ", "unknown unit"),
-        ("resource_selector:\n  - label: [a]\n", "s.yaml:2:12: resource_selector[0].label: ", "string"),
-        ("resource_selector: {label: a}\n", "s.yaml:1:20: resource_selector", "sequence"),
-        ("- a\n- b\n", "s.yaml:1:1: ", "mapping"),
-        ("just text\n", "s.yaml:1:1: ", "mapping"),
+        ("resource_selector:\n  - label: [a]\n", "s.yaml:2:12: resource_selector[0].label: ", "expected text"),
+        ("resource_selector: {label: a}\n", "s.yaml:1:20: resource_selector: ", "expected a list"),
+        ("hyperfleet_api:\n  endpoint:\n    a: b\n", "s.yaml:3:5: hyperfleet_api.endpoint: ", "expected text"),
+        ("- a\n- b\n", "s.yaml:1:1: ", "expected keys with values"),
+        ("just text\n", "s.yaml:1:1: ", "expected keys with values"),
     ];
     for (text, at, message) in table {
         let error = refusal(text);
@@ -264,7 +265,7 @@ fn a_file_that_cannot_be_read_is_named() {
     let latin = dir.path().join("latin.yaml");
     std::fs::write(&latin, b"a: \xe9\n").unwrap();
     let error = Document::<Raw>::read(&latin).unwrap_err();
-    assert!(crate::tasks::chain(&error).contains("utf-8"), "{error}");
+    assert!(crate::error::chain(&error).contains("utf-8"), "{error}");
     let good = dir.path().join("good.yaml");
     std::fs::write(&good, format!("\u{feff}{}", GOOD.replace('\n', "\r\n"))).unwrap();
     let doc = Document::<Raw>::read(&good).unwrap();
@@ -304,4 +305,21 @@ fn a_mounted_config_map_is_an_environment() {
     assert_eq!(env.get("BROKER_TYPE"), Some("rabbitmq"));
     assert_eq!(env.names("").count(), 1);
     assert!(Env::from_directory(dir.path().join("none")).is_err());
+}
+
+#[test]
+fn the_guide_shows_what_is_really_said() {
+    let guide = include_str!("../../../../docs/config-format.md");
+    let block = |kind: &str| {
+        let start = guide.split_once(&format!("```{kind}\n")).unwrap().1;
+        start.split_once("```").unwrap().0
+    };
+    let doc = Document::<Raw>::parse("sentinel.yaml", block("yaml")).unwrap();
+    let mut problems = doc.renamed(&[("backoffReady", "max_age_ready")]).problems();
+    problems.push("hyperfleet_api.timeout", "must be shorter than poll_interval");
+    problems.push(Origin::env("BROKER_PORT"), "invalid digit found in string");
+    assert_eq!(format!("{}\n", problems.finish().unwrap_err()), block("text"));
+    for example in block("durations").split_whitespace() {
+        example.parse::<GoDuration>().unwrap();
+    }
 }
