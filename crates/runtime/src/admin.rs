@@ -125,8 +125,8 @@ impl Admin {
             .route("/", get(async |State(shared): State<Shared>| console::page(&shared.health, &shared.routes)));
         match self.metrics_listener {
             None => {
-                let router = health.merge(metrics).with_state(shared).merge(self.pages);
-                serve::serve(self.health_listener, router, token).await;
+                let all = health.merge(metrics).with_state(shared).merge(self.pages);
+                serve::serve(self.health_listener, all, token).await;
             }
             Some(listener) => {
                 let metrics = metrics.with_state(shared.clone());

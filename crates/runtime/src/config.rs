@@ -26,6 +26,9 @@ use locate::{Place, Source};
 /// A ConfigMap can't hold more, and nothing a person writes comes near.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
+/// How the library mentions a position.
+const AT_LINE: &str = " at line ";
+
 /// A configuration file, read into its raw form.
 #[derive(Debug)]
 pub struct Document<T> {
@@ -113,7 +116,7 @@ impl<T> Document<T> {
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::in_source(Arc::clone(&self.source));
         for key in &self.unknown {
-            problems.push(key.path.join("."), &key.message);
+            problems.push(key.path.join("."), key.message.as_str());
         }
         problems
     }
@@ -129,14 +132,31 @@ fn refused(file: &str, at: Option<(String, Place)>, message: String) -> ConfigEr
     ConfigError::Invalid(vec![Problem::new(Some(file), place, Origin::Key(key), message)])
 }
 
-/// The library's message without its own mention of the position, which stands in front of ours.
+/// The library's message without its own mention of the position, which stands in front of ours, and in words that
+/// need no knowledge of parsers.
 fn plain(error: &serde_saphyr::Error) -> String {
+    use serde_saphyr::Error;
     let error = error.without_snippet();
-    if let serde_saphyr::Error::MultipleDocuments { .. } = error {
-        return "the file holds more than one YAML document, keep one and put the others into files of their own"
-            .to_owned();
-    }
-    let text = error.render_with_formatter(&serde_saphyr::UserMessageFormatter);
-    let text = text.lines().next().unwrap_or_default();
-    text.rsplit_once(" at line ").map_or(text, |(message, _)| message).to_owned()
+    let plain = match error {
+        Error::MultipleDocuments { .. } => {
+            "the file holds more than one YAML document, keep one and put the others into files of their own"
+        }
+        Error::Unexpected { expected: "mapping start", .. } => "expected keys with values",
+        Error::Unexpected { expected: "sequence start", .. } => "expected a list",
+        Error::Unexpected { expected: "string scalar", .. } => "expected text",
+        Error::InvalidScalar { ty: "boolean" | "bool", .. } => "expected true or false",
+        Error::InvalidScalar { ty: "u8", .. } => "expected a whole number from 0 to 255",
+        Error::InvalidScalar { ty: "u16", .. } => "expected a whole number from 0 to 65535",
+        Error::InvalidScalar { ty: "u32" | "u64", .. } => "expected a whole number, not negative",
+        Error::InvalidScalar { ty: "i32" | "i64", .. } => "expected a whole number",
+        Error::InvalidScalar { ty: "floating point", .. } => "expected a number",
+        _ => {
+            let text = error.render_with_formatter(&serde_saphyr::UserMessageFormatter);
+            let text = text.lines().next().unwrap_or_default();
+            let digit = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
+            let position = text.match_indices(AT_LINE).find(|(at, _)| digit(&text[at + AT_LINE.len()..]));
+            return text[..position.map_or(text.len(), |(at, _)| at)].to_owned();
+        }
+    };
+    plain.to_owned()
 }

@@ -148,7 +148,7 @@ impl fmt::Display for GoDuration {
         if minutes >= 60 {
             write!(f, "{}h", minutes / 60)?;
         }
-        if minutes % 60 > 0 {
+        if !minutes.is_multiple_of(60) {
             write!(f, "{}m", minutes % 60)?;
         }
         match nanos % (60 * second) {
@@ -190,15 +190,6 @@ impl de::Visitor<'_> for DurationVisitor {
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<GoDuration, E> {
         text.parse().map_err(E::custom)
-    }
-
-    // A bare number has no unit; parsing it as text gives the message that says so, and lets `0` pass as in Go.
-    fn visit_u64<E: de::Error>(self, number: u64) -> Result<GoDuration, E> {
-        self.visit_str(&number.to_string())
-    }
-
-    fn visit_i64<E: de::Error>(self, number: i64) -> Result<GoDuration, E> {
-        self.visit_str(&number.to_string())
     }
 }
 
@@ -295,11 +286,11 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_number_in_a_document_is_refused_with_the_reason() {
-        let error = serde_json::from_str::<GoDuration>("5").unwrap_err().to_string();
-        assert!(error.contains("the unit is missing"), "{error}");
-        assert_eq!(serde_json::from_str::<GoDuration>("0").unwrap(), GoDuration::default());
+    fn a_document_holds_it_as_text() {
         assert_eq!(serde_json::to_string(&GoDuration::from_secs(90)).unwrap(), "\"1m30s\"");
+        assert_eq!(serde_json::from_str::<GoDuration>("\"1m30s\"").unwrap(), GoDuration::from_secs(90));
+        let error = serde_json::from_str::<GoDuration>("5").unwrap_err().to_string();
+        assert!(error.contains("a duration such as \"10s\""), "{error}");
     }
 
     proptest! {

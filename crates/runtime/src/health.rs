@@ -222,9 +222,10 @@ impl Dependency {
     }
 
     fn set(&self, condition: Condition) -> bool {
-        let before = self.health.state().dependencies.insert(self.name.clone(), condition.clone());
+        let state = std::mem::discriminant(&condition);
+        let before = self.health.state().dependencies.insert(self.name.clone(), condition);
         // Another reason for the same state is no change of state.
-        before.is_none_or(|before| std::mem::discriminant(&before) != std::mem::discriminant(&condition))
+        before.is_none_or(|before| std::mem::discriminant(&before) != state)
     }
 }
 
@@ -261,7 +262,7 @@ mod tests {
                 assert_eq!(watcher.liveness().status, Status::Ok);
             }
         };
-        tokio::join!(beat.during(sleep(Duration::from_secs(120))), watching);
+        tokio::join!(beat.during(sleep(Duration::from_mins(2))), watching);
     }
 
     #[tokio::test(start_paused = true)]

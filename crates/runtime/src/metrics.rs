@@ -97,7 +97,8 @@ mod tests {
         assert!(value(&text, "process_resident_memory_bytes{") > 1e6);
         assert!(value(&text, "process_open_fds{") >= 3.0);
         assert!(value(&text, "process_cpu_seconds_total{") > 0.0);
-        let age = crate::clock::now().as_second() as f64 - value(&text, "process_start_time_seconds{");
+        let now = crate::clock::now().as_duration().as_secs_f64();
+        let age = now - value(&text, "process_start_time_seconds{");
         assert!((-2.0..3600.0).contains(&age), "{age}");
         let build = text.lines().find(|line| line.starts_with("watchfire_build_info{")).unwrap();
         for label in ["component=\"sentinel\"", "version=\"1.2.3\"", "os=\"linux\"", "arch=\""] {

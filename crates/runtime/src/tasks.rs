@@ -25,6 +25,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, error, info, info_span, warn};
 
+use crate::error::chain;
 use crate::health::Health;
 use signals::{Signal, Signals};
 
@@ -33,7 +34,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// The pause before an auxiliary task's first restart; doubles with each further one.
 const FIRST_RESTART_AFTER: Duration = Duration::from_secs(1);
 /// The longest pause between restarts, and how long a run must last for the pause to start over.
-const LONGEST_RESTART_AFTER: Duration = Duration::from_secs(60);
+const LONGEST_RESTART_AFTER: Duration = Duration::from_mins(1);
 /// What the outbox and the admin server get even when the stages before them used up the grace period.
 const LAST_STAGES_GRACE: Duration = Duration::from_secs(1);
 
@@ -212,10 +213,10 @@ impl Tasks {
                 match outcome {
                     Outcome::Done => warn!(task = name, ?pause, "task ended, restarting"),
                     Outcome::Failed(cause) => {
-                        warn!(task = name, error = %chain(&*cause), ?pause, "task failed, restarting")
+                        warn!(task = name, error = %chain(&*cause), ?pause, "task failed, restarting");
                     }
                     Outcome::Panicked(message) => {
-                        error!(task = name, error = message, ?pause, "task panicked, restarting")
+                        error!(task = name, error = message, ?pause, "task panicked, restarting");
                     }
                 }
                 if token.run_until_cancelled(sleep(pause)).await.is_none() {
@@ -266,7 +267,7 @@ impl Tasks {
         }
         tokio::select! {
             stopped = self.stop(grace) => {
-                failure = failure.or(stopped.err());
+                failure = failure.or_else(|| stopped.err());
                 info!("stopped");
             }
             signal = signals.next() => {
@@ -321,7 +322,10 @@ impl Tasks {
             let end = if stage >= Stage::Outbox { end.max(Instant::now() + LAST_STAGES_GRACE) } else { end };
             while self.running.values().any(|(of, ..)| *of == stage) {
                 match timeout_at(end, self.set.join_next_with_id()).await {
-                    Ok(Some(joined)) => failure = failure.or(self.ended(joined).and_then(stopped)),
+                    Ok(Some(joined)) => {
+                        let failed = self.ended(joined).and_then(stopped);
+                        failure = failure.or(failed);
+                    }
                     Ok(None) => break,
                     Err(_) => {
                         for (_, (_, name, handle)) in self.running.extract_if(|_, (of, ..)| *of == stage) {
@@ -383,16 +387,4 @@ where
 fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("no message").to_owned()
-}
-
-/// An error with its sources, in one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

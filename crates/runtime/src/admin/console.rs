@@ -14,41 +14,31 @@ background:#161616}th,td{border-color:#333}.ok{color:#6fcf87}.error{color:#ff7b8
 
 /// Renders the page.
 pub(super) fn page(health: &Health, routes: &[String]) -> Response {
-    let services = health.services();
-    let mut body = String::new();
-    if !services.is_empty() {
-        body.push_str("<h2>Services</h2><table>");
-        for (name, description) in &services {
-            row(&mut body, &[escaped(name), escaped(description)]);
-        }
-        body.push_str("</table>");
-    }
-    checks(&mut body, "Readiness", &health.readiness());
-    checks(&mut body, "Liveness", &health.liveness());
-    body.push_str("<h2>Pages</h2><ul>");
-    for route in routes {
-        let route = escaped(route);
-        body.push_str(&format!("<li><a href=\"{route}\">{route}</a></li>"));
-    }
-    body.push_str("</ul>");
+    let services =
+        table("Services", health.services().iter().map(|(name, about)| row(&[escaped(name), escaped(about)])));
+    let readiness = checks("Readiness", &health.readiness());
+    let liveness = checks("Liveness", &health.liveness());
+    let pages = table(
+        "Pages",
+        routes.iter().map(|route| {
+            let route = escaped(route);
+            row(&[format!("<a href=\"{route}\">{route}</a>")])
+        }),
+    );
     let html = format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>Watchfire</title>\
          <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style></head>\
-         <body><h1>Watchfire</h1>{body}</body></html>\n"
+         <body><h1>Watchfire</h1>{services}{readiness}{liveness}{pages}</body></html>\n"
     );
     ([(header::CONTENT_SECURITY_POLICY, POLICY)], Html(html)).into_response()
 }
 
-fn checks(body: &mut String, title: &str, report: &Report) {
-    body.push_str(&format!("<h2>{title}: {}</h2>", badge(report.status)));
-    if report.checks.is_empty() {
-        return;
-    }
-    body.push_str("<table>");
-    for (name, check) in &report.checks {
-        row(body, &[escaped(name), badge(check.status).to_owned(), escaped(&check.message)]);
-    }
-    body.push_str("</table>");
+fn checks(title: &str, report: &Report) -> String {
+    let rows = report
+        .checks
+        .iter()
+        .map(|(name, check)| row(&[escaped(name), badge(check.status).to_owned(), escaped(&check.message)]));
+    table(&format!("{title}: {}", badge(report.status)), rows)
 }
 
 fn badge(status: Status) -> &'static str {
@@ -58,12 +48,12 @@ fn badge(status: Status) -> &'static str {
     }
 }
 
-fn row(body: &mut String, cells: &[String]) {
-    body.push_str("<tr>");
-    for cell in cells {
-        body.push_str(&format!("<td>{cell}</td>"));
-    }
-    body.push_str("</tr>");
+fn table(title: &str, rows: impl Iterator<Item = String>) -> String {
+    format!("<h2>{title}</h2><table>{}</table>", rows.collect::<String>())
+}
+
+fn row(cells: &[String]) -> String {
+    format!("<tr><td>{}</td></tr>", cells.join("</td><td>"))
 }
 
 fn escaped(text: &str) -> String {

@@ -32,7 +32,7 @@ const MAX_BODY_BYTES: usize = 4 * 1024;
 /// How long an answer may take to make.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a connection lives, so that a client that never reads its answer gives its place back.
-const CONNECTION_LIFETIME: Duration = Duration::from_secs(60);
+const CONNECTION_LIFETIME: Duration = Duration::from_mins(1);
 /// How long a connection that was told to close may take to do so.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The pause after a failed accept; most often the process is out of file descriptors.

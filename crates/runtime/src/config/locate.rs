@@ -35,7 +35,14 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub(super) struct Source {
     file: String,
-    places: HashMap<String, Place>,
+    places: HashMap<String, Places>,
+}
+
+/// Where a key stands, and where its value begins; an item of a list has only a value.
+#[derive(Clone, Copy, Debug)]
+struct Places {
+    key: Place,
+    value: Place,
 }
 
 impl Source {
@@ -57,17 +64,16 @@ impl Source {
         let mut path = path.as_str();
         loop {
             if let Some(place) = self.places.get(path) {
-                return Some(*place);
+                return Some(place.key);
             }
             path = path.rsplit_once('.')?.0;
         }
     }
 
-    /// The key that a position belongs to: the last one that begins at or before it.
+    /// The key whose value begins at a position: the outermost one, for a mapping begins where its first key does.
     pub(super) fn key_at(&self, place: Place) -> String {
-        let before = self.places.iter().filter(|(_, at)| **at <= place);
-        let last = before.max_by_key(|(path, at)| (**at, path.len()));
-        last.map(|(path, _)| displayed(path)).unwrap_or_default()
+        let here = self.places.iter().filter(|(_, at)| at.value == place);
+        here.map(|(path, _)| path).min_by_key(|path| path.len()).map(|path| displayed(path)).unwrap_or_default()
     }
 }
 
@@ -81,7 +87,7 @@ pub(super) fn displayed(path: &str) -> String {
     let mut shown = String::with_capacity(path.len() + 2);
     for part in normalized(path).split('.') {
         if !shown.is_empty() && !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()) {
-            shown.push_str(&format!("[{part}]"));
+            shown.extend(["[", part, "]"]);
         } else {
             if !shown.is_empty() {
                 shown.push('.');
@@ -110,11 +116,11 @@ pub(super) fn segments(path: &serde_ignored::Path<'_>) -> Vec<String> {
 enum Node {
     Scalar,
     List(Vec<Spanned<Node>>),
-    Map(Vec<(Spanned<Key>, Node)>),
+    Map(Vec<(Spanned<Key>, Spanned<Node>)>),
 }
 
 impl Node {
-    fn collect(&self, path: &str, places: &mut HashMap<String, Place>) {
+    fn collect(&self, path: &str, places: &mut HashMap<String, Places>) {
         let child = |part: &dyn fmt::Display| if path.is_empty() { part.to_string() } else { format!("{path}.{part}") };
         match self {
             Self::Scalar => {}
@@ -122,14 +128,15 @@ impl Node {
                 for (index, item) in items.iter().enumerate() {
                     let path = child(&index);
                     item.value.collect(&path, places);
-                    places.insert(path, place(&item.referenced));
+                    let value = place(&item.referenced);
+                    places.insert(path, Places { key: value, value });
                 }
             }
             Self::Map(entries) => {
                 for (key, value) in entries {
                     let path = child(&key.value.0);
-                    value.collect(&path, places);
-                    places.insert(path, place(&key.referenced));
+                    value.value.collect(&path, places);
+                    places.insert(path, Places { key: place(&key.referenced), value: place(&value.referenced) });
                 }
             }
         }

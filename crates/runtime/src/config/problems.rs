@@ -120,7 +120,7 @@ impl fmt::Display for Problem {
 #[derive(Debug, Default)]
 pub struct Problems {
     source: Option<Arc<Source>>,
-    problems: Vec<Problem>,
+    found: Vec<Problem>,
     warnings: Vec<Warning>,
 }
 
@@ -135,35 +135,35 @@ impl Problems {
     }
 
     /// Adds a problem. A key path that the file does not have is placed at its nearest parent that is there.
-    pub fn push(&mut self, origin: impl Into<Origin>, message: impl ToString) {
-        let problem = self.locate(origin.into(), message.to_string());
-        self.problems.push(problem);
+    pub fn push(&mut self, origin: impl Into<Origin>, message: impl Into<String>) {
+        let problem = self.locate(origin.into(), message.into());
+        self.found.push(problem);
     }
 
     /// Adds a warning: legal, but worth telling at start.
-    pub fn warn(&mut self, origin: impl Into<Origin>, message: impl ToString) {
-        let warning = self.locate(origin.into(), message.to_string());
+    pub fn warn(&mut self, origin: impl Into<Origin>, message: impl Into<String>) {
+        let warning = self.locate(origin.into(), message.into());
         self.warnings.push(warning);
     }
 
     /// Takes the value, or notes the error and returns nothing: for checks that go on with the next key.
     pub fn take<T, E: fmt::Display>(&mut self, origin: impl Into<Origin>, result: Result<T, E>) -> Option<T> {
-        result.map_err(|error| self.push(origin, error)).ok()
+        result.map_err(|error| self.push(origin, error.to_string())).ok()
     }
 
     /// Says whether no problem was found so far.
     pub fn is_empty(&self) -> bool {
-        self.problems.is_empty()
+        self.found.is_empty()
     }
 
     /// Ends the pass: the warnings if nothing is wrong, else every problem.
     pub fn finish(mut self) -> Result<Vec<Warning>, ConfigError> {
-        if self.problems.is_empty() {
+        if self.found.is_empty() {
             self.warnings.sort_by_key(Problem::order);
             return Ok(self.warnings);
         }
-        self.problems.sort_by_key(Problem::order);
-        Err(ConfigError::Invalid(self.problems))
+        self.found.sort_by_key(Problem::order);
+        Err(ConfigError::Invalid(self.found))
     }
 
     fn locate(&self, origin: Origin, message: String) -> Problem {

@@ -1,1 +1,325 @@
+use std::collections::BTreeMap;
 
+use serde::Deserialize;
+
+use super::*;
+use crate::duration::GoDuration;
+
+#[derive(Debug, Default, Deserialize, PartialEq)]
+#[serde(default)]
+struct Raw {
+    poll_interval: Option<GoDuration>,
+    max_age_ready: Option<GoDuration>,
+    resource_selector: Option<Vec<Label>>,
+    hyperfleet_api: Option<Api>,
+    message_data: Option<BTreeMap<String, serde_json::Value>>,
+    enabled: Option<bool>,
+    shards: Option<u8>,
+}
+
+#[derive(Debug, Default, Deserialize, PartialEq)]
+#[serde(default)]
+struct Label {
+    label: Option<String>,
+    value: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize, PartialEq)]
+#[serde(default)]
+struct Api {
+    endpoint: Option<String>,
+    timeout: Option<GoDuration>,
+}
+
+fn parse(text: &str) -> Result<Document<Raw>, ConfigError> {
+    Document::parse("s.yaml", text)
+}
+
+fn refusal(text: &str) -> String {
+    parse(text).err().map_or_else(|| panic!("accepted: {text}"), |error| error.to_string())
+}
+
+fn problems(text: &str) -> String {
+    parse(text).unwrap().problems().finish().unwrap_err().to_string()
+}
+
+const GOOD: &str = "\
+# a comment
+poll_interval: 5s
+resource_selector:
+  - label: region
+    value: us-east
+hyperfleet_api:
+  endpoint: http://api:8080
+  timeout: 10s
+message_data:
+  id: .id
+  app.kubernetes.io/name: {nested: [1, .nan, 2.5, true, ~]}
+";
+
+#[test]
+fn a_good_file_is_read_and_has_no_problem() {
+    let doc = parse(GOOD).unwrap();
+    assert_eq!(doc.value.poll_interval, Some(GoDuration::from_secs(5)));
+    assert_eq!(doc.value.hyperfleet_api.as_ref().unwrap().endpoint.as_deref(), Some("http://api:8080"));
+    assert_eq!(doc.value.message_data.as_ref().unwrap().len(), 2);
+    assert_eq!(doc.problems().finish().unwrap(), []);
+}
+
+#[test]
+fn unknown_keys_at_every_depth_are_told_together_each_with_its_place() {
+    let text = "\
+pol_interval: 5s
+resource_selector:
+  - label: region
+    valeu: us-east
+  - {labels: a, value: b}
+hyperfleet_api:
+  endPoint: http://api:8080
+zebra: 1
+enabled: true
+";
+    assert_eq!(
+        problems(text),
+        "\
+s.yaml:1:1: pol_interval: unknown key, did you mean poll_interval?
+s.yaml:4:5: resource_selector[0].valeu: unknown key, did you mean value?
+s.yaml:5:6: resource_selector[1].labels: unknown key, did you mean label?
+s.yaml:7:3: hyperfleet_api.endPoint: unknown key, did you mean endpoint?
+s.yaml:8:1: zebra: unknown key, known are poll_interval, max_age_ready, resource_selector, hyperfleet_api, \
+message_data, enabled, shards"
+    );
+}
+
+#[test]
+fn a_renamed_key_names_the_right_one_and_a_refused_one_says_why() {
+    let doc = parse("backoffReady: 5s\nhyperfleet_api:\n  token: abc\n").unwrap();
+    let doc = doc
+        .renamed(&[("backoffReady", "max_age_ready")])
+        .refused(&[("hyperfleet_api.token", "secrets are not read from YAML, set HYPERFLEET_API_TOKEN")]);
+    assert_eq!(
+        doc.problems().finish().unwrap_err().to_string(),
+        "s.yaml:1:1: backoffReady: unknown key, write max_age_ready\n\
+         s.yaml:3:3: hyperfleet_api.token: secrets are not read from YAML, set HYPERFLEET_API_TOKEN"
+    );
+}
+
+#[test]
+fn problems_of_meaning_join_the_unknown_keys_in_the_order_of_the_file() {
+    let doc = parse(&format!("{GOOD}typo: 1\n")).unwrap();
+    let mut problems = doc.problems();
+    problems.push(Origin::flag("--workers"), "must be at least 1");
+    problems.push(Origin::env("BROKER_TYPE"), "is not set");
+    problems.push("hyperfleet_api.timeout", "must be shorter than poll_interval");
+    problems.push("hyperfleet_api.retries.max", "is required");
+    problems.push("resource_selector[0].label", "has a hyphen");
+    problems.push("resource_type", "is required");
+    assert_eq!(problems.take("poll_interval", "9x".parse::<u8>()), None);
+    assert!(!problems.is_empty());
+    problems.warn("poll_interval", "is shorter than a second");
+    let error = problems.finish().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "\
+s.yaml:2:1: poll_interval: invalid digit found in string
+s.yaml:4:5: resource_selector[0].label: has a hyphen
+s.yaml:6:1: hyperfleet_api.retries.max: is required
+s.yaml:8:3: hyperfleet_api.timeout: must be shorter than poll_interval
+s.yaml:12:1: typo: unknown key, known are poll_interval, max_age_ready, resource_selector, hyperfleet_api, \
+message_data, enabled, shards
+s.yaml: resource_type: is required
+environment variable BROKER_TYPE: is not set
+flag --workers: must be at least 1"
+    );
+    let first = &error.problems()[0];
+    assert_eq!((first.line(), first.column(), first.origin()), (Some(2), Some(1), &Origin::key("poll_interval")));
+}
+
+#[test]
+fn warnings_are_returned_when_nothing_is_wrong() {
+    let mut problems = parse(GOOD).unwrap().problems();
+    problems.warn("poll_interval", "is short");
+    assert_eq!(problems.finish().unwrap()[0].to_string(), "s.yaml:2:1: poll_interval: is short");
+    let mut problems = Problems::without_file();
+    problems.push("poll_interval", "is required");
+    assert_eq!(problems.finish().unwrap_err().to_string(), "poll_interval: is required");
+}
+
+#[test]
+fn a_type_error_stops_with_file_line_column_and_key() {
+    let table = [
+        ("poll_interval: 5\n", "s.yaml:1:16: poll_interval: ", "the unit is missing"),
+        ("poll_interval: soon\n", "s.yaml:1:16: poll_interval: ", "write for example"),
+        ("poll_interval: [5s]\n", "s.yaml:1:16: poll_interval: ", "expected text"),
+        ("enabled: maybe\n", "s.yaml:1:10: enabled: ", "expected true or false"),
+        ("enabled: true\nshards: 300\n", "s.yaml:2:9: shards: ", "from 0 to 255"),
+        ("shards: -1\n", "s.yaml:1:9: shards: ", "from 0 to 255"),
+        ("hyperfleet_api: http://api\n", "s.yaml:1:17: hyperfleet_api: ", "expected keys with values"),
+        ("hyperfleet_api:\n  timeout: 1d\n", "s.yaml:2:12: hyperfleet_api.timeout: ", "unknown unit"),
+        ("resource_selector:\n  - label: [a]\n", "s.yaml:2:12: resource_selector[0].label: ", "expected text"),
+        ("resource_selector: {label: a}\n", "s.yaml:1:20: resource_selector: ", "expected a list"),
+        ("hyperfleet_api:\n  endpoint:\n    a: b\n", "s.yaml:3:5: hyperfleet_api.endpoint: ", "expected text"),
+        ("- a\n- b\n", "s.yaml:1:1: ", "expected keys with values"),
+        ("just text\n", "s.yaml:1:1: ", "expected keys with values"),
+    ];
+    for (text, at, message) in table {
+        let error = refusal(text);
+        assert!(error.starts_with(at), "{text:?}: {error}");
+        assert!(error.contains(message), "{text:?}: {error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
+
+#[test]
+fn a_syntax_error_stops_with_file_line_and_column() {
+    let table = [
+        ("a: b: c\n", "s.yaml:1:"),
+        // The library places this one where the value before the tab begins.
+        ("enabled: true\n\tshards: 1\n", "s.yaml:1:10"),
+        ("resource_selector: [a, b\n", "s.yaml:"),
+        ("a: \"unclosed\n", "s.yaml:"),
+        ("a: *nowhere\n", "s.yaml:1:4"),
+        ("enabled: true\n  shards: 1\n", "s.yaml:"),
+        ("? {a: b}\n: c\n", "s.yaml:1:"),
+        ("a: %b\n@c: d\n", "s.yaml:"),
+    ];
+    for (text, at) in table {
+        let error = refusal(text);
+        assert!(error.starts_with(at), "{text:?}: {error}");
+        assert!(!error.contains("at line"), "the place is told once: {error}");
+    }
+}
+
+#[test]
+fn duplicate_keys_are_errors_known_or_not() {
+    for (text, at) in [
+        ("enabled: true\nenabled: false\n", "s.yaml:2:1"),
+        ("zzz: 1\nzzz: 1\n", "s.yaml:2:1"),
+        ("hyperfleet_api:\n  timeout: 1s\n  timeout: 2s\n", "s.yaml:3:3"),
+        ("message_data:\n  a: 1\n  a: 2\n", "s.yaml:3:3"),
+    ] {
+        let error = refusal(text);
+        assert!(error.starts_with(at) && error.contains("duplicate"), "{text:?}: {error}");
+    }
+}
+
+#[test]
+fn an_empty_file_says_that_nothing_is_configured() {
+    for text in ["", "\n\n", "# only a comment\n", "---\n", "---\n# x\n...\n", "  \u{20}\n"] {
+        assert_eq!(refusal(text), "s.yaml: the file is empty, nothing is configured", "{text:?}");
+    }
+}
+
+#[test]
+fn two_documents_in_one_file_are_refused_with_what_to_do() {
+    let error = refusal("enabled: true\n---\nenabled: false\n");
+    assert!(error.starts_with("s.yaml:3:") && error.contains("more than one YAML document"), "{error}");
+}
+
+#[test]
+fn an_alias_bomb_is_refused_at_once() {
+    let level =
+        |level: usize| format!("a{level}: &a{level} [{}]\n", [format!("*a{}", level - 1).as_str(); 10].join(","));
+    let bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned() + &(1..12).map(level).collect::<Vec<_>>().concat();
+    let error = refusal(&bomb);
+    assert!(error.starts_with("s.yaml:"), "{error}");
+    assert!(error.contains("too large or too complex"), "{error}");
+}
+
+#[test]
+fn aliases_and_merges_of_ordinary_use_are_fine() {
+    let doc = parse("resource_selector:\n  - &a {label: x, value: y}\n  - *a\n  - <<: *a\n    value: z\n").unwrap();
+    let selector = doc.value.resource_selector.as_ref().unwrap();
+    assert_eq!(selector[1], selector[0]);
+    assert_eq!(selector[2].value.as_deref(), Some("z"));
+    doc.problems().finish().unwrap();
+}
+
+#[test]
+fn deep_nesting_is_refused_in_either_style() {
+    let flow = format!("message_data: {}1{}\n", "{a: ".repeat(5_000), "}".repeat(5_000));
+    let list = format!("message_data: {}\n", "[".repeat(100_000));
+    let block = (0..400).map(|depth| " ".repeat(depth) + "a:\n").collect::<String>() + &" ".repeat(401) + "b: 1\n";
+    for text in [flow, list, block] {
+        let error = refusal(&text);
+        assert!(error.starts_with("s.yaml:"), "{error}");
+    }
+}
+
+#[test]
+fn a_huge_file_is_refused_before_it_is_parsed() {
+    let text = format!("# {}\nenabled: true\n", "x".repeat(1024 * 1024));
+    assert_eq!(refusal(&text), "s.yaml: the file is larger than 1 MiB, is it the right one?");
+    let error = Document::<Raw>::read("/dev/zero").unwrap_err().to_string();
+    assert_eq!(error, "/dev/zero: the file is larger than 1 MiB, is it the right one?");
+    let many = format!("message_data: [{}]\n", "1,".repeat(200_000));
+    assert!(refusal(&many).starts_with("s.yaml:"));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = Document::<Raw>::read(dir.path().join("none.yaml")).unwrap_err();
+    assert!(error.to_string().ends_with("none.yaml") && std::error::Error::source(&error).is_some());
+    assert!(matches!(Document::<Raw>::read(dir.path()), Err(ConfigError::Read { .. })));
+    let latin = dir.path().join("latin.yaml");
+    std::fs::write(&latin, b"a: \xe9\n").unwrap();
+    let error = Document::<Raw>::read(&latin).unwrap_err();
+    assert!(crate::error::chain(&error).contains("utf-8"), "{error}");
+    let good = dir.path().join("good.yaml");
+    std::fs::write(&good, format!("\u{feff}{}", GOOD.replace('\n', "\r\n"))).unwrap();
+    let doc = Document::<Raw>::read(&good).unwrap();
+    assert_eq!(doc.file(), good.display().to_string());
+    doc.problems().finish().unwrap();
+}
+
+#[test]
+fn no_text_makes_the_reader_panic() {
+    use proptest::prelude::*;
+    proptest!(|(text in "[a-c:\\[\\]{}&*#!|>\"'%@\\- \n\t,?~0-9é]{0,60}")| {
+        if let Ok(doc) = parse(&text) {
+            let _outcome = doc.problems().finish();
+        }
+    });
+}
+
+#[test]
+fn the_environment_is_a_map_in_which_empty_means_absent() {
+    let env = Env::from([("A", "1"), ("EMPTY", ""), ("BROKER_TYPE", "s3cret")]);
+    assert_eq!((env.get("A"), env.get("EMPTY"), env.get("NONE")), (Some("1"), None, None));
+    assert_eq!(env.names("BROKER_").collect::<Vec<_>>(), ["BROKER_TYPE"]);
+    assert!(!format!("{env:?}").contains("s3cret"));
+    let both = env.or(&Env::from([("A", "2"), ("B", "3")]));
+    assert_eq!((both.get("A"), both.get("B")), (Some("1"), Some("3")));
+    assert!(Env::from_process().get("PATH").is_some());
+}
+
+#[test]
+fn a_mounted_config_map_is_an_environment() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("..2026")).unwrap();
+    std::fs::write(dir.path().join("..2026/BROKER_TYPE"), "rabbitmq\n").unwrap();
+    std::os::unix::fs::symlink("..2026", dir.path().join("..data")).unwrap();
+    std::os::unix::fs::symlink("..data/BROKER_TYPE", dir.path().join("BROKER_TYPE")).unwrap();
+    let env = Env::from_directory(dir.path()).unwrap();
+    assert_eq!(env.get("BROKER_TYPE"), Some("rabbitmq"));
+    assert_eq!(env.names("").count(), 1);
+    assert!(Env::from_directory(dir.path().join("none")).is_err());
+}
+
+#[test]
+fn the_guide_shows_what_is_really_said() {
+    let guide = include_str!("../../../../docs/config-format.md");
+    let block = |kind: &str| {
+        let start = guide.split_once(&format!("```{kind}\n")).unwrap().1;
+        start.split_once("```").unwrap().0
+    };
+    let doc = Document::<Raw>::parse("sentinel.yaml", block("yaml")).unwrap();
+    let mut problems = doc.renamed(&[("backoffReady", "max_age_ready")]).problems();
+    problems.push("hyperfleet_api.timeout", "must be shorter than poll_interval");
+    problems.push(Origin::env("BROKER_PORT"), "invalid digit found in string");
+    assert_eq!(format!("{}\n", problems.finish().unwrap_err()), block("text"));
+    for example in block("durations").split_whitespace() {
+        example.parse::<GoDuration>().unwrap();
+    }
+}

@@ -2,8 +2,6 @@
 
 use std::io;
 
-use tokio::sync::mpsc;
-
 /// A signal that asks the process to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
@@ -34,8 +32,8 @@ pub(super) enum Signals {
         terminate: tokio::signal::unix::Signal,
         interrupt: tokio::signal::unix::Signal,
     },
-    #[cfg_attr(not(test), expect(dead_code, reason = "only a test sends its own signals"))]
-    Channel(mpsc::Receiver<Signal>),
+    #[cfg(test)]
+    Channel(tokio::sync::mpsc::Receiver<Signal>),
 }
 
 impl Signals {
@@ -51,6 +49,7 @@ impl Signals {
                 received = terminate.recv() => received.map(|()| Signal::Terminate),
                 received = interrupt.recv() => received.map(|()| Signal::Interrupt),
             },
+            #[cfg(test)]
             Self::Channel(receiver) => receiver.recv().await,
         };
         match signal {

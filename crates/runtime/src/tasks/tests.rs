@@ -1,1 +1,202 @@
+use std::convert::Infallible;
+use std::future::pending;
+use std::io;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 
+use prometheus_client::encoding::text::encode;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+
+use super::*;
+use crate::health::Status;
+
+const GRACE: Duration = Duration::from_secs(10);
+
+fn no_signals() -> Signals {
+    let (sender, receiver) = mpsc::channel(1);
+    drop(sender);
+    Signals::Channel(receiver)
+}
+
+async fn run(tasks: Tasks) -> Result<(), TaskError> {
+    tasks.run_with(no_signals(), GRACE, |_| panic!("nothing was forced")).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_an_essential_task_stops_the_process() {
+    let mut tasks = Tasks::new();
+    tasks.essential("poll", async { Ok::<_, Infallible>(()) });
+    let error = run(tasks).await.unwrap_err();
+    assert!(matches!(error, TaskError::Ended { task: "poll" }), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_failure_of_an_essential_task_is_returned_with_its_cause() {
+    let mut tasks = Tasks::new();
+    tasks.essential("poll", async { Err(io::Error::other("disk full")) });
+    assert_eq!(chain(&run(tasks).await.unwrap_err()), "task poll failed: disk full");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_ends_its_task_and_stops_the_process_in_order() {
+    let mut tasks = Tasks::new();
+    let token = tasks.stage_token(Stage::Workers);
+    let finished = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&finished);
+    tasks.essential_at(Stage::Workers, "worker", async move {
+        token.cancelled().await;
+        count.fetch_add(1, Ordering::SeqCst);
+        Ok::<_, Infallible>(())
+    });
+    tasks.essential("poll", async { if true { panic!("index 7") } else { Ok::<_, Infallible>(()) } });
+    let error = run(tasks).await.unwrap_err();
+    assert!(matches!(&error, TaskError::Panicked { task: "poll", message } if message == "index 7"), "{error}");
+    assert_eq!(finished.load(Ordering::SeqCst), 1, "the worker finished what it held");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_auxiliary_task_is_restarted_with_backoff_however_it_ends() {
+    let mut tasks = Tasks::new();
+    let starts = Arc::new(Mutex::new(Vec::new()));
+    let (noted, began) = (Arc::clone(&starts), Instant::now());
+    let stop = tasks.token();
+    tasks.auxiliary("watch", move |_| {
+        let mut starts = noted.lock().unwrap();
+        starts.push(began.elapsed().as_secs());
+        let run = starts.len();
+        let stop = stop.clone();
+        async move {
+            match run {
+                1 => Ok(()),
+                3 => panic!("boom"),
+                2..9 => Err(io::Error::other("refused")),
+                // A run that lasted puts the pause back to its start.
+                9 => {
+                    sleep(Duration::from_mins(2)).await;
+                    Ok(())
+                }
+                _ => {
+                    stop.cancel();
+                    pending().await
+                }
+            }
+        }
+    });
+    let mut registry = Registry::default();
+    tasks.register(&mut registry);
+    // The last run never ends; it is cut off at the end of the grace period.
+    assert!(matches!(run(tasks).await, Err(TaskError::Overrun { .. })));
+    assert_eq!(*starts.lock().unwrap(), [0, 1, 3, 7, 15, 31, 63, 123, 183, 304]);
+    let mut text = String::new();
+    encode(&mut text, &registry).unwrap();
+    assert!(text.contains("watchfire_task_restarts_total{task=\"watch\"} 9"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn running_tasks_are_counted() {
+    let mut tasks = Tasks::new();
+    let mut registry = Registry::default();
+    tasks.register(&mut registry);
+    let token = tasks.token();
+    tasks.essential("poll", async move {
+        token.cancelled().await;
+        Ok::<_, Infallible>(())
+    });
+    let stop = tasks.token();
+    tasks.auxiliary("look", move |_| {
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        assert!(text.contains("watchfire_tasks_running{task=\"poll\"} 1"), "{text}");
+        stop.cancel();
+        async { Ok::<_, Infallible>(()) }
+    });
+    run(tasks).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_stages_stop_one_after_the_other_with_readiness_red_before_all() {
+    let mut tasks = Tasks::new();
+    let health = Health::new();
+    tasks.drain(health.clone());
+    let order = Arc::new(Mutex::new(Vec::new()));
+    // Started in the wrong order on purpose.
+    for stage in [Stage::Admin, Stage::Outbox, Stage::Workers, Stage::Sources] {
+        let (token, order, health) = (tasks.stage_token(stage), Arc::clone(&order), health.clone());
+        tasks.essential_at(stage, "task", async move {
+            token.cancelled().await;
+            assert_eq!(health.readiness().status, Status::Error);
+            sleep(Duration::from_secs(1)).await;
+            order.lock().unwrap().push(stage);
+            Ok::<_, Infallible>(())
+        });
+    }
+    let (sender, receiver) = mpsc::channel(1);
+    sender.send(Signal::Terminate).await.unwrap();
+    let began = Instant::now();
+    tasks.run_with(Signals::Channel(receiver), GRACE, |_| panic!("only one signal")).await.unwrap();
+    assert_eq!(*order.lock().unwrap(), STAGES);
+    assert_eq!(began.elapsed(), Duration::from_secs(4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_outlasts_the_grace_period_is_cut_off_and_the_outbox_still_closes() {
+    let mut tasks = Tasks::new();
+    tasks.essential_at(Stage::Workers, "stuck", pending::<Result<(), Infallible>>());
+    let (token, closed) = (tasks.stage_token(Stage::Outbox), Arc::new(AtomicU32::new(0)));
+    let count = Arc::clone(&closed);
+    tasks.essential_at(Stage::Outbox, "outbox", async move {
+        token.cancelled().await;
+        sleep(Duration::from_millis(900)).await;
+        count.fetch_add(1, Ordering::SeqCst);
+        Ok::<_, Infallible>(())
+    });
+    tasks.token().cancel();
+    let began = Instant::now();
+    let error = run(tasks).await.unwrap_err();
+    assert!(matches!(&error, TaskError::Overrun { tasks, .. } if tasks == &["stuck"]), "{error}");
+    assert_eq!(closed.load(Ordering::SeqCst), 1);
+    assert_eq!(began.elapsed(), GRACE + Duration::from_millis(900));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_while_stopping_is_a_failure() {
+    let mut tasks = Tasks::new();
+    let token = tasks.stage_token(Stage::Outbox);
+    tasks.essential_at(Stage::Outbox, "outbox", async move {
+        token.cancelled().await;
+        Err(io::Error::other("disk full"))
+    });
+    tasks.token().cancel();
+    assert_eq!(chain(&run(tasks).await.unwrap_err()), "task outbox failed: disk full");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_signal_ends_the_process_at_once() {
+    let mut tasks = Tasks::new();
+    tasks.essential("stuck", pending::<Result<(), Infallible>>());
+    let (sender, receiver) = mpsc::channel(2);
+    sender.send(Signal::Terminate).await.unwrap();
+    sender.send(Signal::Interrupt).await.unwrap();
+    let (mut forced, began) = (None, Instant::now());
+    let error = tasks.run_with(Signals::Channel(receiver), GRACE, |signal| forced = Some(signal)).await.unwrap_err();
+    assert!(matches!(error, TaskError::Forced { signal: "SIGINT" }), "{error}");
+    assert_eq!(forced.map(Signal::exit_code), Some(130));
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_any_task_the_process_waits_for_a_signal() {
+    let (sender, receiver) = mpsc::channel(1);
+    let stopped = Tasks::new().run_with(Signals::Channel(receiver), GRACE, |_| panic!("only one signal"));
+    let signal = async {
+        sleep(Duration::from_hours(1)).await;
+        sender.send(Signal::Interrupt).await.unwrap();
+        pending::<()>().await;
+    };
+    tokio::select! {
+        result = stopped => result.unwrap(),
+        () = signal => {}
+    }
+}

@@ -8,7 +8,7 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::format::{FormatEvent, JsonFields, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormattedFields};
-use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::registry::{LookupSpan, Scope};
 
 use super::{LogConfig, LogFormat};
 
@@ -34,7 +34,7 @@ where
 {
     fn format_event(&self, ctx: &FmtContext<'_, S, JsonFields>, mut out: Writer<'_>, event: &Event<'_>) -> fmt::Result {
         let mut fields = Map::new();
-        for span in ctx.event_scope().into_iter().flat_map(|scope| scope.from_root()) {
+        for span in ctx.event_scope().into_iter().flat_map(Scope::from_root) {
             let extensions = span.extensions();
             let text = extensions.get::<FormattedFields<JsonFields>>().map_or("", |fields| fields.fields.as_str());
             if let Ok(Value::Object(of_span)) = serde_json::from_str(text) {
@@ -138,7 +138,7 @@ impl Visit for Fields {
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
-        self.record_str(field, &crate::tasks::chain(value));
+        self.record_str(field, &crate::error::chain(value));
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {

@@ -1,1 +1,298 @@
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use axum::Router;
+use axum::body::Bytes;
+use axum::http::HeaderMap;
+use axum::routing::post;
+use opentelemetry_sdk::trace::Sampler;
+use prometheus_client::encoding::text::encode;
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tracing::{debug, error, info, info_span, warn};
+
+use super::*;
+
+#[derive(Clone, Default)]
+struct Capture(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Capture {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Capture {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+
+    fn lines(&self) -> Vec<Value> {
+        self.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+fn config(level: &str, format: LogFormat) -> LogConfig {
+    LogConfig { component: "sentinel".to_owned(), version: "1.2.3".to_owned(), level: level.to_owned(), format }
+}
+
+/// Sets up telemetry for this thread and runs `log` under it.
+fn logged<const N: usize>(level: &str, format: LogFormat, env: [(&str, &str); N], log: impl FnOnce()) -> Capture {
+    let capture = Capture::default();
+    let writer = capture.clone();
+    let env = env.into_iter().chain([("HOSTNAME", "pod-7")]).collect();
+    let (_telemetry, dispatch, _) = Telemetry::build(&config(level, format), &env, move || writer.clone()).unwrap();
+    tracing::dispatcher::with_default(&dispatch, log);
+    capture
+}
+
+#[test]
+fn a_json_line_is_flat_and_carries_the_fields_of_its_spans() {
+    let capture = logged("info", LogFormat::Json, [], || {
+        let _cycle = info_span!("cycle", cycle = 7, topic = "outer").entered();
+        let _resource = info_span!("resource", topic = "clusters").entered();
+        let cause = io::Error::other("refused");
+        warn!(error = %cause, attempt = 2, ratio = 0.5, ok = false, level = "own", "delivery refused");
+    });
+    let line = &capture.lines()[0];
+    let keys: Vec<_> = line.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(keys[..6], ["timestamp", "level", "message", "component", "version", "hostname"]);
+    assert!(line["timestamp"].as_str().unwrap().parse::<jiff::Timestamp>().is_ok());
+    let expected = serde_json::json!({
+        "timestamp": line["timestamp"], "level": "warn", "message": "delivery refused", "component": "sentinel",
+        "version": "1.2.3", "hostname": "pod-7", "cycle": 7, "topic": "clusters", "error": "refused", "attempt": 2,
+        "ratio": 0.5, "ok": false, "field_level": "own",
+    });
+    assert_eq!(line, &expected);
+}
+
+#[test]
+fn a_text_line_reads_well_and_stays_one_line() {
+    let capture = logged("info", LogFormat::Text, [], || {
+        info!(name = "a b", id = "x", empty = "", count = 3, "polled\nERROR forged \u{1b}[2J");
+    });
+    let text = capture.text();
+    let (timestamp, rest) = text.split_once(' ').unwrap();
+    assert!(timestamp.ends_with('Z'), "{text}");
+    assert_eq!(
+        rest,
+        "INFO  [sentinel] [1.2.3] [pod-7] polled\\nERROR forged \\u{1b}[2J name=\"a b\" id=x empty=\"\" count=3\n"
+    );
+}
+
+#[test]
+fn an_error_value_is_logged_with_its_causes_and_a_long_one_is_cut() {
+    let capture = logged("info", LogFormat::Json, [], || {
+        let error = TelemetryError::Level {
+            level: "loud".to_owned(),
+            source: EnvFilter::builder().parse("a=loud").unwrap_err(),
+        };
+        error!(error = &error as &dyn std::error::Error, page = "é".repeat(8_000), "failed");
+    });
+    let line = &capture.lines()[0];
+    assert!(line["error"].as_str().unwrap().contains("hyper=debug: error parsing level filter"), "{line}");
+    let page = line["page"].as_str().unwrap();
+    assert!(page.len() < 8_300 && page.ends_with("... (16000 bytes)"), "{}", page.len());
+}
+
+#[test]
+fn the_level_filters_and_rust_log_overrides_it() {
+    let all = || {
+        debug!("fine");
+        info!("plain");
+        error!("bad");
+    };
+    assert_eq!(logged("info", LogFormat::Json, [], all).lines().len(), 2);
+    assert_eq!(logged("error", LogFormat::Json, [], all).lines().len(), 1);
+    assert_eq!(logged("off", LogFormat::Json, [], all).lines().len(), 0);
+    assert_eq!(logged("WARN", LogFormat::Json, [("RUST_LOG", "debug")], all).lines().len(), 3);
+    assert_eq!(logged("debug", LogFormat::Json, [("RUST_LOG", "watchfire_runtime=off")], all).lines().len(), 0);
+}
+
+#[test]
+fn lapin_is_heard_only_at_error_unless_it_is_named() {
+    let lapin = || {
+        warn!(target: "lapin::returned_messages", body = "secret", "returned");
+        error!(target: "lapin::channel", "broken");
+        error!(target: "opentelemetry_sdk", "batch failed");
+    };
+    let messages = |capture: Capture| -> Vec<_> {
+        capture.lines().iter().map(|line| line["message"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(messages(logged("trace", LogFormat::Json, [], lapin)), ["broken"]);
+    assert_eq!(messages(logged("info,lapin=warn", LogFormat::Json, [], lapin)), ["returned", "broken"]);
+}
+
+#[test]
+fn a_bad_level_or_format_says_what_can_be_written() {
+    let build = |level: &str| Telemetry::build(&config(level, LogFormat::Json), &Env::default(), io::sink);
+    for level in ["a=b=c", "watchfire=loud", "info,[{"] {
+        let error = build(level).unwrap_err().to_string();
+        assert!(error.contains(level) && error.contains("debug"), "{error}");
+    }
+    assert_eq!("text".parse::<LogFormat>().unwrap(), LogFormat::Text);
+    assert!("xml".parse::<LogFormat>().unwrap_err().to_string().contains("json or text"));
+}
+
+#[test]
+fn logged_warnings_and_errors_are_counted() {
+    let (telemetry, dispatch, _) =
+        Telemetry::build(&config("info", LogFormat::Json), &Env::default(), io::sink).unwrap();
+    let mut registry = Registry::default();
+    telemetry.register(&mut registry);
+    let counted = || {
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        let of = |level| {
+            let name = format!("watchfire_log_events_total{{level=\"{level}\"}} ");
+            text.lines().find_map(|line| line.strip_prefix(&name)?.parse::<u64>().ok()).unwrap()
+        };
+        (of("warn"), of("error"))
+    };
+    assert_eq!(counted(), (0, 0), "both exist before the first");
+    tracing::dispatcher::with_default(&dispatch, || {
+        info!("plain");
+        warn!("odd");
+        error!("bad");
+        error!("worse");
+        warn!(target: "lapin", "what is not logged is not counted");
+    });
+    assert_eq!(counted(), (1, 2));
+}
+
+#[test]
+fn the_sampler_is_the_one_that_the_environment_names() {
+    let named = |name: &str, arg: &str| {
+        let env = Env::from([("OTEL_TRACES_SAMPLER", name), ("OTEL_TRACES_SAMPLER_ARG", arg)]);
+        trace::sampler(&env).map(|sampler| format!("{sampler:?}"))
+    };
+    let debug = |sampler: Sampler| Ok(format!("{sampler:?}"));
+    assert_eq!(named("", ""), debug(Sampler::ParentBased(Box::new(Sampler::AlwaysOn))));
+    assert_eq!(named("always_on", ""), debug(Sampler::AlwaysOn));
+    assert_eq!(named("always_off", ""), debug(Sampler::AlwaysOff));
+    assert_eq!(named("traceidratio", "0.25"), debug(Sampler::TraceIdRatioBased(0.25)));
+    assert_eq!(named("traceidratio", ""), debug(Sampler::TraceIdRatioBased(1.0)));
+    assert_eq!(
+        named("parentbased_traceidratio", "0"),
+        debug(Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(0.0))))
+    );
+    for (name, arg) in [("jaeger_remote", ""), ("traceidratio", "2"), ("traceidratio", "NaN"), ("traceidratio", "x")] {
+        assert!(named(name, arg).unwrap_err().contains("all are kept"), "{name} {arg}");
+    }
+}
+
+/// Starts a collector that tells the path's content type and size of each request.
+async fn collector() -> (String, mpsc::Receiver<(String, Vec<u8>)>) {
+    let (sender, receiver) = mpsc::channel(16);
+    let router = Router::new().route(
+        "/v1/traces",
+        post(async move |headers: HeaderMap, body: Bytes| {
+            let content_type = headers["content-type"].to_str().unwrap().to_owned();
+            sender.send((content_type, body.to_vec())).await.unwrap();
+        }),
+    );
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    serve(listener, router);
+    (format!("http://{address}"), receiver)
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test's server lives as long as the test")]
+fn serve(listener: TcpListener, router: Router) {
+    drop(tokio::spawn(axum::serve(listener, router).into_future()));
+}
+
+fn contains(bytes: &[u8], text: &str) -> bool {
+    bytes.windows(text.len()).any(|window| window == text.as_bytes())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn spans_reach_the_collector_and_their_trace_is_in_the_log_and_in_the_event() {
+    let (endpoint, mut requests) = collector().await;
+    let env =
+        Env::from([("OTEL_EXPORTER_OTLP_ENDPOINT", format!("{endpoint}/")), ("OTEL_SERVICE_NAME", "east".into())]);
+    let capture = Capture::default();
+    let writer = capture.clone();
+    let (telemetry, dispatch, warnings) =
+        Telemetry::build(&config("info", LogFormat::Json), &env, move || writer.clone()).unwrap();
+    assert!(warnings.is_empty());
+    let parent = tracing::dispatcher::with_default(&dispatch, || {
+        assert_eq!(traceparent(), None, "outside of a span");
+        let _task = info_span!(target: "watchfire_runtime::tasks", "task", task = "poll").entered();
+        assert_eq!(traceparent(), None, "a task's span is not the root of all its work");
+        let _library = info_span!(target: "hyper", "connection").entered();
+        assert_eq!(traceparent(), None, "only our own spans are sent");
+        let _span = info_span!("publish-one", id = 5).entered();
+        info!("published");
+        traceparent().unwrap()
+    });
+    telemetry.shutdown(Duration::from_secs(10)).await;
+
+    let (content_type, body) = timeout(Duration::from_secs(10), requests.recv()).await.unwrap().unwrap();
+    assert_eq!(content_type, "application/x-protobuf");
+    for text in ["publish-one", "east", "service.version", "1.2.3", "host.name"] {
+        assert!(contains(&body, text), "{text}");
+    }
+    assert!(!contains(&body, "connection"));
+    let parts: Vec<_> = parent.split('-').collect();
+    assert_eq!((parts.len(), parts[0], parts[1].len(), parts[2].len(), parts[3]), (4, "00", 32, 16, "01"), "{parent}");
+    let line = &capture.lines()[0];
+    assert_eq!((line["trace_id"].as_str().unwrap(), line["span_id"].as_str().unwrap()), (parts[1], parts[2]));
+    assert_eq!(line["task"], "poll");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trace_that_is_not_sampled_travels_as_such_and_is_not_sent() {
+    let (endpoint, mut requests) = collector().await;
+    let env = Env::from([("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()), ("OTEL_TRACES_SAMPLER", "always_off")]);
+    let (telemetry, dispatch, _) = Telemetry::build(&config("info", LogFormat::Json), &env, io::sink).unwrap();
+    let parent = tracing::dispatcher::with_default(&dispatch, || info_span!("publish").in_scope(traceparent));
+    assert!(parent.unwrap().ends_with("-00"));
+    telemetry.shutdown(Duration::from_secs(10)).await;
+    assert!(requests.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn without_a_collector_there_are_no_traces() {
+    let off = [
+        Env::default(),
+        Env::from([("OTEL_EXPORTER_OTLP_ENDPOINT", "http://x"), ("OTEL_SDK_DISABLED", "TRUE")]),
+        Env::from([("OTEL_EXPORTER_OTLP_ENDPOINT", "http://x"), ("OTEL_TRACES_EXPORTER", "none")]),
+    ];
+    for env in off {
+        let (telemetry, dispatch, _) = Telemetry::build(&config("info", LogFormat::Json), &env, io::sink).unwrap();
+        tracing::dispatcher::with_default(&dispatch, || {
+            assert_eq!(info_span!("publish").in_scope(traceparent), None);
+        });
+        telemetry.shutdown(Duration::ZERO).await;
+    }
+}
+
+#[tokio::test]
+async fn settings_of_traces_that_are_not_followed_are_told() {
+    let env = Env::from([
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:9/custom"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        ("OTEL_TRACES_SAMPLER", "jaeger_remote"),
+    ]);
+    let (_, _, warnings) = Telemetry::build(&config("info", LogFormat::Json), &env, io::sink).unwrap();
+    assert_eq!(warnings.len(), 2);
+    let env = Env::from([("OTEL_EXPORTER_OTLP_ENDPOINT", "no url")]);
+    let error = Telemetry::build(&config("info", LogFormat::Json), &env, io::sink).unwrap_err();
+    assert!(error.to_string().contains("no url/v1/traces"), "{error}");
+}
+
+#[test]
+fn traces_outside_of_the_runtime_are_an_error_not_a_panic() {
+    let env = Env::from([("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")]);
+    let error = Telemetry::build(&config("info", LogFormat::Json), &env, io::sink).unwrap_err();
+    assert!(matches!(error, TelemetryError::NoRuntime(_)), "{error}");
+}

@@ -43,7 +43,7 @@ pub(super) fn provider(
     let mut warnings = Vec::new();
     let handle = Handle::try_current().map_err(TelemetryError::NoRuntime)?;
     crate::install_crypto_provider();
-    let protocol = env.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL").or(env.get("OTEL_EXPORTER_OTLP_PROTOCOL"));
+    let protocol = env.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL").or_else(|| env.get("OTEL_EXPORTER_OTLP_PROTOCOL"));
     if let Some(protocol) = protocol.filter(|protocol| *protocol != "http/protobuf") {
         warnings.push(format!("OTLP protocol {protocol:?} is not spoken, http/protobuf is used (port 4318 by custom)"));
     }
@@ -140,9 +140,10 @@ impl SpanExporter for Exporter {
         let failed = sent.is_err();
         if self.failing.swap(failed, Ordering::Relaxed) != failed {
             let endpoint = self.endpoint.as_str();
-            match &sent {
-                Err(error) => warn!(endpoint, %error, "traces can't be sent, spans are dropped until they can"),
-                Ok(()) => info!(endpoint, "traces are sent again"),
+            if let Err(error) = &sent {
+                warn!(endpoint, %error, "traces can't be sent, spans are dropped until they can");
+            } else {
+                info!(endpoint, "traces are sent again");
             }
         }
         sent
