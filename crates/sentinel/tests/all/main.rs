@@ -1,0 +1,3 @@
+//! The sentinel as the services around it see it.
+
+mod template_go;
