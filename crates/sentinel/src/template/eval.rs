@@ -134,7 +134,7 @@ impl<'v> Eval<'v, '_> {
         let mut empty = true;
         let mut each = |eval: &mut Self, index: Value<'v>, item: Value<'v>| {
             empty = false;
-            eval.iteration(range, index, item)
+            eval.iteration(range, &index, &item)
         };
         match value {
             Value::Int(_) | Value::Int64(_) | Value::Byte(_) => {
@@ -186,16 +186,14 @@ impl<'v> Eval<'v, '_> {
         }
     }
 
-    fn iteration(&mut self, range: &'v Range, index: Value<'v>, item: Value<'v>) -> Run<Flow> {
+    fn iteration(&mut self, range: &'v Range, index: &Value<'v>, item: &Value<'v>) -> Run<Flow> {
         self.spend(0, range.pipe.at)?;
         let scope = self.variables.len();
         let names = &range.pipe.variables;
-        let values = match names.len() {
-            0 => vec![],
-            1 => vec![item.clone()],
-            _ => vec![index, item.clone()],
-        };
+        // Of one variable it is the item, of two the index comes first.
+        let values = if names.len() == 1 { [item, index] } else { [index, item] };
         for (i, (name, value)) in names.iter().zip(values).enumerate() {
+            let value = value.clone();
             match range.pipe.binding {
                 Binding::Assign => self.assign(name, value, range.pipe.at)?,
                 Binding::Declare => {
@@ -205,7 +203,7 @@ impl<'v> Eval<'v, '_> {
                 }
             }
         }
-        let flow = self.walk(&item, &range.body)?;
+        let flow = self.walk(item, &range.body)?;
         self.variables.truncate(scope);
         Ok(flow)
     }
@@ -324,14 +322,14 @@ impl<'v> Eval<'v, '_> {
     }
 
     fn equal_any(&mut self, first: &Value<'v>, others: &[Value<'v>], at: usize) -> Run<Result<bool, String>> {
+        // `eq .x nil` asks whether a key is there; any other comparison uses it.
+        if others.iter().any(|other| !matches!(other, Value::Nil)) {
+            self.report(first);
+        }
+        if !matches!(first, Value::Nil) {
+            others.iter().for_each(|other| self.report(other));
+        }
         for other in others {
-            // `eq .x nil` asks whether a key is there; any other comparison uses it.
-            if !matches!(other, Value::Nil) {
-                self.report(first);
-            }
-            if !matches!(first, Value::Nil) {
-                self.report(other);
-            }
             self.spend(first.as_str().map_or(0, str::len).min(other.as_str().map_or(0, str::len)), at)?;
             match first.equals(other) {
                 Ok(false) => {}

@@ -1,6 +1,5 @@
 //! Go's `fmt` for the values of a template: `print`, `println`, and `printf` with the verbs `%s %d %v %q %f`.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use serde_json::Value as Json;
@@ -378,10 +377,10 @@ impl<'b> Printer<'b> {
         let magnitude = value.abs();
         let mut digits = match (verb, flags.precision) {
             ('v', precision) => general(magnitude, precision),
-            (_, precision) => fixed(magnitude, precision.unwrap_or(6)).into(),
+            (_, precision) => fixed(magnitude, precision.unwrap_or(6)),
         };
-        if flags.sharp && !digits.contains('.') {
-            digits.to_mut().push('.');
+        if flags.sharp {
+            with_point(&mut digits, if verb == 'v' { flags.precision.unwrap_or(6) } else { 0 });
         }
         let sign = self.sign(value.is_sign_negative());
         let width = flags.width.unwrap_or(0);
@@ -406,9 +405,9 @@ fn fixed(magnitude: f64, decimals: usize) -> String {
 
 /// `%g`: the shortest digits that read back the same, or so many significant ones; an exponent outside of 1e-4..1e6
 /// or the precision.
-fn general(magnitude: f64, precision: Option<usize>) -> Cow<'static, str> {
+fn general(magnitude: f64, precision: Option<usize>) -> String {
     if magnitude == 0.0 {
-        return "0".into();
+        return "0".to_owned();
     }
     let scientific = match precision {
         None => format!("{magnitude:e}"),
@@ -449,7 +448,20 @@ fn general(magnitude: f64, precision: Option<usize>) -> Cow<'static, str> {
         text.push_str(digits);
         text.extend(std::iter::repeat_n('0', whole - digits.len()));
     }
-    text.into()
+    text
+}
+
+/// The flag `#`: always a decimal point, and zeros up to so many significant digits.
+fn with_point(text: &mut String, significant: usize) {
+    let exponent = text.find('e').map(|e| text.split_off(e)).unwrap_or_default();
+    let point = text.contains('.');
+    let counted = text.trim_start_matches(['0', '.']).bytes().filter(u8::is_ascii_digit).count();
+    let counted = if text == "0" { 1 } else { counted };
+    if !point {
+        text.push('.');
+    }
+    text.extend(std::iter::repeat_n('0', significant.saturating_sub(counted)));
+    text.push_str(&exponent);
 }
 
 /// A format being read, and the arguments it has come to.

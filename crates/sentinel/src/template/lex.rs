@@ -104,13 +104,11 @@ impl<'s> Lexer<'s> {
             let trim = inside.starts_with('-') && inside.get(1..).is_some_and(|s| s.starts_with(SPACES));
             let text = self.rest().get(..x).unwrap_or_default();
             let kept = if trim { text.trim_end_matches(SPACES) } else { text };
+            self.at += kept.len();
             if !kept.is_empty() {
-                self.at += kept.len();
                 self.emit(Kind::Text);
-                self.at += text.len() - kept.len();
-            } else {
-                self.at += text.len();
             }
+            self.at += text.len() - kept.len();
             self.start = self.at;
             let marker = if trim { 2 } else { 0 };
             if inside.get(marker..).is_some_and(|s| s.starts_with("/*")) {
@@ -132,6 +130,7 @@ impl<'s> Lexer<'s> {
     }
 
     fn comment(&mut self) -> Result<(), String> {
+        self.at += 2; // `/*`, whose star does not end it
         let end = self.rest().find("*/").ok_or("unclosed comment")?;
         self.at += end + 2;
         if !self.close() {
@@ -207,7 +206,7 @@ impl<'s> Lexer<'s> {
             '.' if !self.peek().is_some_and(|c| c.is_ascii_digit()) => self.word(Kind::Field)?,
             '.' | '+' | '-' | '0'..='9' => {
                 self.at -= 1;
-                self.number()?
+                self.number()
             }
             c if alphanumeric(c) => self.word(Kind::Identifier)?,
             c => return Err(format!("unexpected {c:?} in action")),
@@ -252,7 +251,7 @@ impl<'s> Lexer<'s> {
     }
 
     /// Takes what looks like a number; whether it is one is decided when it is read.
-    fn number(&mut self) -> Result<Kind, String> {
+    fn number(&mut self) -> Kind {
         self.accept("+-");
         let mut digits = "0123456789_";
         if self.accept("0") {
@@ -277,12 +276,9 @@ impl<'s> Lexer<'s> {
             self.accept("+-");
             self.accept_while(|c| c.is_ascii_digit() || c == '_');
         }
-        if self.peek().is_some_and(|c| alphanumeric(c) || c == '+' || c == '-') {
-            self.next();
-            let text = self.source.get(self.start..self.at).unwrap_or_default();
-            return Err(format!("bad number syntax {text:?} (complex numbers are not supported)"));
-        }
-        Ok(Kind::Number)
+        // What is glued to it is part of it, and makes it a complex number or none.
+        self.accept_while(|c| alphanumeric(c) || c == '+' || c == '-');
+        Kind::Number
     }
 }
 

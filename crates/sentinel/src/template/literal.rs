@@ -14,6 +14,9 @@ pub(super) enum Literal {
 
 /// Reads a number as Go does where no type asks for another: an integer, or a float if it is spelt like one.
 pub(super) fn number(text: &str) -> Result<Literal, Reason> {
+    if text.ends_with('i') {
+        return Err(Reason::Unsupported("a complex number".into()));
+    }
     let illegal = || Reason::Syntax(format!("illegal number syntax {text:?}"));
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let negative = text.starts_with('-');
@@ -24,10 +27,11 @@ pub(super) fn number(text: &str) -> Result<Literal, Reason> {
     // Go's rule counts every `e` as an exponent, in `-0x1e` as well: only an unsigned hexadecimal integer is exempt.
     let hex = text.len() > 2 && (text.starts_with("0x") || text.starts_with("0X")) && !text.contains(['p', 'P']);
     let float = text.contains(['.', 'e', 'E', 'p', 'P']) && !hex;
-    if let Some(magnitude) = unsigned_integer(&plain) {
-        let magnitude = magnitude.ok_or_else(|| Reason::Syntax(format!("integer overflow: {text:?}")))?;
+    if let Some((digits, base)) = integer_digits(&plain) {
+        let overflow = || Reason::Syntax(format!("integer overflow: {text:?}"));
+        let magnitude = u64::from_str_radix(digits, base).map(i128::from).map_err(|_| overflow())?;
         let value = if negative { -magnitude } else { magnitude };
-        let value = i64::try_from(value).map_err(|_| Reason::Syntax(format!("integer overflow: {text:?}")))?;
+        let value = i64::try_from(value).map_err(|_| overflow())?;
         #[expect(clippy::cast_precision_loss, reason = "Go's own conversion, reached by `-0x1e` alone")]
         return Ok(if float { Literal::Float(value as f64) } else { Literal::Int(value) });
     }
@@ -38,8 +42,8 @@ pub(super) fn number(text: &str) -> Result<Literal, Reason> {
     }
 }
 
-/// An integer without its sign; `Some(None)` when its digits are right and it is too large.
-fn unsigned_integer(plain: &str) -> Option<Option<i128>> {
+/// The digits of an integer without its sign, and their base; `None` if it isn't one.
+fn integer_digits(plain: &str) -> Option<(&str, u32)> {
     let rest = |n: usize| plain.get(n..).unwrap_or_default();
     let (digits, base) = match plain.get(..2).unwrap_or_default() {
         "0x" | "0X" => (rest(2), 16),
@@ -48,10 +52,7 @@ fn unsigned_integer(plain: &str) -> Option<Option<i128>> {
         _ if plain.len() > 1 && plain.starts_with('0') => (rest(1), 8),
         _ => (plain, 10),
     };
-    if digits.is_empty() || !digits.chars().all(|c| c.is_digit(base)) {
-        return None;
-    }
-    Some(u64::from_str_radix(digits, base).ok().map(i128::from))
+    (!digits.is_empty() && digits.chars().all(|c| c.is_digit(base))).then_some((digits, base))
 }
 
 fn decimal(plain: &str) -> Option<f64> {

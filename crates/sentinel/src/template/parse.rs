@@ -48,6 +48,10 @@ fn stop(token: &Token<'_>, reason: Reason) -> Stop {
     Stop { reason, token: token.text.to_owned(), at: token.at }
 }
 
+fn unclosed(word: &Token<'_>) -> Stop {
+    stop(word, Reason::Syntax("it has no {{end}}".into()))
+}
+
 fn unexpected(token: &Token<'_>, context: &str) -> Stop {
     let reason = match &token.kind {
         Kind::Bad(why) => why.clone(),
@@ -176,7 +180,7 @@ impl<'s> Parser<'s> {
             let (body, ending) = self.list()?;
             branches.push((pipe, body));
             match ending {
-                Ending::Template => return Err(self.unclosed(word)),
+                Ending::Template => return Err(unclosed(word)),
                 Ending::End(_) => return Ok(Node::Choice(Choice { branches, otherwise: Vec::new(), dot })),
                 Ending::Else(_) => {}
             }
@@ -196,7 +200,7 @@ impl<'s> Parser<'s> {
         let (body, ending) = self.list()?;
         self.ranges -= 1;
         let otherwise = match ending {
-            Ending::Template => return Err(self.unclosed(word)),
+            Ending::Template => return Err(unclosed(word)),
             Ending::End(_) => None,
             Ending::Else(_) => Some(self.otherwise(word)?),
         };
@@ -207,12 +211,8 @@ impl<'s> Parser<'s> {
         match self.list()? {
             (nodes, Ending::End(_)) => Ok(nodes),
             (_, Ending::Else(token)) => Err(unexpected(&token, "else, where only end may follow")),
-            (_, Ending::Template) => Err(self.unclosed(word)),
+            (_, Ending::Template) => Err(unclosed(word)),
         }
-    }
-
-    fn unclosed(&self, word: &Token<'s>) -> Stop {
-        stop(word, Reason::Syntax("it has no {{end}}".into()))
     }
 
     fn pipeline(&mut self, context: &str, end: &Kind) -> Parsed<Pipe> {
@@ -364,7 +364,7 @@ impl<'s> Parser<'s> {
         }
         while self.peek().kind == Kind::Field {
             let field = self.take();
-            if let Term::Operand(Operand::Literal(_)) | Term::Operand(Operand::Dot) = term
+            if let Term::Operand(Operand::Literal(_) | Operand::Dot) = term
                 && start.kind != Kind::Field
             {
                 return Err(stop(&field, Reason::Syntax(format!("unexpected . after term {}", start.text))));

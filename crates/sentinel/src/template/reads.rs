@@ -2,10 +2,9 @@
 
 use super::ast::{Choice, Dot, Field, Node, Operand, Pipe, Range};
 
-/// Reports every path; `false` if the root is used as a whole. `dot` says whether dot is still the root.
+/// Reports paths until the root is found to be used as a whole (`false`). `dot` says whether dot is still the root.
 pub(super) fn nodes(nodes: &[Node], dot: Dot, read: &mut dyn FnMut(&[String])) -> bool {
-    // Every part is visited, also after the answer is known to be false: callers may want the paths anyway.
-    nodes.iter().fold(true, |all, node| node_paths(node, dot, read) && all)
+    nodes.iter().all(|node| node_paths(node, dot, read))
 }
 
 fn node_paths(node: &Node, dot: Dot, read: &mut dyn FnMut(&[String])) -> bool {
@@ -14,23 +13,20 @@ fn node_paths(node: &Node, dot: Dot, read: &mut dyn FnMut(&[String])) -> bool {
         Node::Action(p) => pipe(p, dot, read),
         Node::Choice(Choice { branches, otherwise, dot: moved }) => {
             let inner = if dot == Dot::Moved { dot } else { *moved };
-            let taken = branches.iter().fold(true, |all, (p, body)| {
-                let condition = pipe(p, dot, read);
-                nodes(body, inner, read) && condition && all
-            });
-            nodes(otherwise, dot, read) && taken
+            branches.iter().all(|(p, body)| pipe(p, dot, read) && nodes(body, inner, read))
+                && nodes(otherwise, dot, read)
         }
         Node::Range(Range { pipe: p, body, otherwise }) => {
-            let head = pipe(p, dot, read);
-            let body = nodes(body, Dot::Moved, read);
-            otherwise.as_ref().is_none_or(|o| nodes(o, dot, read)) && head && body
+            pipe(p, dot, read)
+                && nodes(body, Dot::Moved, read)
+                && otherwise.as_ref().is_none_or(|o| nodes(o, dot, read))
         }
     }
 }
 
 fn pipe(pipe: &Pipe, dot: Dot, read: &mut dyn FnMut(&[String])) -> bool {
     let args = pipe.rest.iter().flat_map(|call| &call.args);
-    std::iter::once(&pipe.first).chain(args).fold(true, |all, o| operand(o, dot, read) && all)
+    std::iter::once(&pipe.first).chain(args).all(|o| operand(o, dot, read))
 }
 
 fn operand(o: &Operand, dot: Dot, read: &mut dyn FnMut(&[String])) -> bool {
@@ -51,6 +47,6 @@ fn operand(o: &Operand, dot: Dot, read: &mut dyn FnMut(&[String])) -> bool {
             base => operand(base, dot, read),
         },
         Operand::Pipe(p) => pipe(p, dot, read),
-        Operand::Call(call) => call.args.iter().fold(true, |all, o| operand(o, dot, read) && all),
+        Operand::Call(call) => call.args.iter().all(|o| operand(o, dot, read)),
     }
 }
