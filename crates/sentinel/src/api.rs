@@ -110,15 +110,21 @@ impl Error {
             Self::Timeout { .. } => "check the API's load, or raise hyperfleet_api.timeout",
             Self::Status { status, .. } => match status.as_u16() {
                 400 => "the API does not take this query; check its version and resource_type",
-                401 => "the token is missing, expired or of the wrong audience; check HYPERFLEET_API_TOKEN or the token file",
+                401 => {
+                    "the token is missing, expired or of the wrong audience; check HYPERFLEET_API_TOKEN or the token file"
+                }
                 403 => "the token is valid but may not list this; check its role and tenant at the API",
                 404 => "check resource_type (the plural the API serves, such as clusters) and hyperfleet_api.endpoint",
                 300..=399 => "redirects are not followed; set hyperfleet_api.endpoint to the final address",
                 429 => "the API asks to slow down; raise poll_interval or its limits",
                 _ => "check the API's log for this request",
             },
-            Self::NotJson { .. } => "something else answers at hyperfleet_api.endpoint: a login page, a proxy or another service?",
-            Self::Malformed { .. } => "the answer breaks off or is no list; check the API's version and proxies in between",
+            Self::NotJson { .. } => {
+                "something else answers at hyperfleet_api.endpoint: a login page, a proxy or another service?"
+            }
+            Self::Malformed { .. } => {
+                "the answer breaks off or is no list; check the API's version and proxies in between"
+            }
             Self::TooLarge { .. } => "the API answers without paging; select fewer resources, or use an API that pages",
         }
     }
@@ -195,7 +201,7 @@ impl Api {
             if !error.is_transient() || begun.elapsed() + wait > RETRY_BUDGET {
                 return Err(error);
             }
-            debug!(error = %watchfire_runtime::tasks::chain(&error), attempt, "list refused, trying again");
+            debug!(error = %watchfire_runtime::chain(&error), attempt, "list refused, trying again");
             tokio::time::sleep(wait).await;
             attempt += 1;
         }

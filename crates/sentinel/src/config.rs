@@ -195,7 +195,10 @@ const RENAMED: [(&str, &str); 14] = [
 
 /// Keys that are refused for a reason of their own.
 const REFUSED: [(&str, &str); 2] = [
-    ("hyperfleet_api.token", "a token is never read from a file that is kept in the open; set HYPERFLEET_API_TOKEN or token_file"),
+    (
+        "hyperfleet_api.token",
+        "a token is never read from a file that is kept in the open; set HYPERFLEET_API_TOKEN or token_file",
+    ),
     ("broker", "the broker has its own settings; set BROKER_TYPE and the other BROKER_* variables"),
 ];
 
@@ -224,7 +227,8 @@ fn check_into(raw: &RawConfig, env: &Env, problems: &mut Problems) -> Option<Sen
     if let (Some(not_ready), Some(ready)) = (not_ready, ready)
         && not_ready > ready
     {
-        let message = "longer than max_age_ready: resources that are not ready are looked at less often than those that are";
+        let message =
+            "longer than max_age_ready: resources that are not ready are looked at less often than those that are";
         problems.warn("max_age_not_ready", message);
     }
     let endpoint = check_endpoint(api.endpoint.as_deref(), raw.hyperfleet_api.is_some(), problems);
@@ -337,10 +341,10 @@ fn check_selector(raw: Option<&RawSelector>, problems: &mut Problems) -> Option<
             Selector::from_pairs(pairs.iter().map(|(label, value)| (label.as_str(), value.as_str())))
         }
         Some(RawSelector::Kubernetes(raw)) => {
-            let labels = raw.match_labels.iter().map(|(key, value)| Requirement {
-                key: key.clone(),
-                operator: Operator::In(vec![value.clone()]),
-            });
+            let labels = raw
+                .match_labels
+                .iter()
+                .map(|(key, value)| Requirement { key: key.clone(), operator: Operator::In(vec![value.clone()]) });
             let mut requirements: Vec<_> = labels.collect();
             for (index, expression) in raw.match_expressions.iter().enumerate() {
                 let values = expression.values.clone();
@@ -374,7 +378,7 @@ fn check_payload(raw: Option<&Value>, problems: &mut Problems) -> Option<Payload
         Ok(payload) => Some(payload),
         Err(errors) => {
             for error in errors {
-                problems.push(error.field, error.problem);
+                problems.push(error.field, error.problem.to_string());
             }
             None
         }

@@ -39,7 +39,12 @@ impl InFlight {
     }
 
     /// What was published for this resource; forgets it if a report of that very generation has overtaken it.
-    pub fn published(&mut self, resource: &Resource<'_>, report: Option<Timestamp>, now: Timestamp) -> Option<Published> {
+    pub fn published(
+        &mut self,
+        resource: &Resource<'_>,
+        report: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Option<Published> {
         if self.entries.is_empty() {
             return None;
         }

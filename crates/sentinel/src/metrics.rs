@@ -122,7 +122,11 @@ impl Families {
         ours.register("poll_duration_seconds", help, families.poll_duration.0.clone());
         ours.register("reconcile_duration_seconds", help, families.reconcile_duration.0.clone());
         ours.register("api_errors", "Requests to the API that failed for good", families.api_errors.clone());
-        ours.register("broker_errors", "Events that could not be published in their cycle", families.broker_errors.clone());
+        ours.register(
+            "broker_errors",
+            "Events that could not be published in their cycle",
+            families.broker_errors.clone(),
+        );
         ours.register("config_loads", "Times the configuration was loaded", families.config_loads.clone());
         ours.register(
             "config_reloads",
@@ -134,14 +138,26 @@ impl Families {
             "When the last cycle ended in which everything due was published; stands still while the API or the broker fails",
             families.last_poll.clone(),
         );
-        ours.register("resources_unreadable", "Items of a list that could not be read as a resource", families.unreadable.clone());
-        ours.register("in_flight_events", "Confirmed events that no report has overtaken yet", families.in_flight.clone());
+        ours.register(
+            "resources_unreadable",
+            "Items of a list that could not be read as a resource",
+            families.unreadable.clone(),
+        );
+        ours.register(
+            "in_flight_events",
+            "Confirmed events that no report has overtaken yet",
+            families.in_flight.clone(),
+        );
         ours.register(
             "in_flight_evicted",
             "Confirmed events forgotten for want of room; each may cost one early event",
             families.in_flight_evicted.clone(),
         );
-        ours.register("publish_retries", "Events that were tried again within their cycle", families.publish_retries.clone());
+        ours.register(
+            "publish_retries",
+            "Events that were tried again within their cycle",
+            families.publish_retries.clone(),
+        );
         ours.register(
             "payload_fields_missing",
             "Fields of message_data that a resource did not have, sent as empty strings",
@@ -157,7 +173,11 @@ impl Families {
             "Resources whose adapters claim a generation that does not exist yet",
             families.observed_ahead.clone(),
         );
-        ours.register("reports_from_future", "Resources with a report time in the future", families.from_future.clone());
+        ours.register(
+            "reports_from_future",
+            "Resources with a report time in the future",
+            families.from_future.clone(),
+        );
         let broker = registry.sub_registry_with_prefix("hyperfleet_broker");
         broker.register("messages_published", "Messages that the broker confirmed", families.broker_published.clone());
         broker.register("errors", "Messages that the broker did not confirm", families.broker_library_errors.clone());
@@ -183,10 +203,9 @@ impl Families {
         metrics.api_error_counter("config_error", "config_load");
         metrics.broker_error_counter();
         let f = &metrics.families;
-        f.pending.get_or_create(&metrics.shard);
-        f.in_flight.get_or_create(&metrics.shard);
-        f.poll_duration.0.get_or_create(&metrics.shard);
-        f.reconcile_duration.0.get_or_create(&metrics.shard);
+        drop((f.pending.get_or_create(&metrics.shard), f.in_flight.get_or_create(&metrics.shard)));
+        drop(f.poll_duration.0.get_or_create(&metrics.shard));
+        drop(f.reconcile_duration.0.get_or_create(&metrics.shard));
         for family in [
             &f.unreadable,
             &f.in_flight_evicted,
@@ -198,9 +217,9 @@ impl Families {
             &f.config_loads,
             &f.config_reloads,
         ] {
-            family.get_or_create(&metrics.shard);
+            drop(family.get_or_create(&metrics.shard));
         }
-        f.broker_published.get_or_create(&Topic { topic: metrics.topic.clone() });
+        drop(f.broker_published.get_or_create(&Topic { topic: metrics.topic.clone() }));
         metrics.broker_library_error_counter();
         metrics
     }

@@ -72,7 +72,8 @@ mod tests {
 
     #[test]
     fn items_are_slices_of_the_body() {
-        let page = Page::parse(r#"{"kind":"ClusterList","items":[ {"id":"a"}, 5 ],"page":1,"total":2}"#.into()).unwrap();
+        let page =
+            Page::parse(r#"{"kind":"ClusterList","items":[ {"id":"a"}, 5 ],"page":1,"total":2}"#.into()).unwrap();
         assert_eq!(page.items().collect::<Vec<_>>(), [r#"{"id":"a"}"#, "5"]);
         assert_eq!((page.len(), page.total, page.is_empty()), (2, Some(2), false));
     }

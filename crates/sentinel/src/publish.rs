@@ -14,9 +14,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info};
 use watchfire_delivery::retry::{Backoff, Verdict};
 use watchfire_delivery::{EventSink, sink};
-use watchfire_runtime::health::{Dependency, Heartbeat};
+use watchfire_runtime::chain;
 use watchfire_runtime::clock;
-use watchfire_runtime::tasks::chain;
+use watchfire_runtime::health::{Dependency, Heartbeat};
 
 use crate::metrics::Metrics;
 use crate::service::Due;

@@ -179,7 +179,8 @@ impl Selector {
     /// The selector as the `resource_selector` label of metrics: `region:us-east`, or `all`.
     pub fn metric_label(&self) -> String {
         let Some(labels) = self.labels() else { return "all".to_owned() };
-        let only_pairs = self.0.iter().all(|requirement| matches!(&requirement.operator, Operator::In(v) if v.len() == 1));
+        let only_pairs =
+            self.0.iter().all(|requirement| matches!(&requirement.operator, Operator::In(v) if v.len() == 1));
         if only_pairs { labels.replace('=', ":") } else { labels }
     }
 }
@@ -204,7 +205,9 @@ fn is_searchable(key: &str) -> bool {
 
 fn is_label_key(key: &str) -> bool {
     match key.split_once('/') {
-        Some((prefix, name)) => !prefix.is_empty() && prefix.len() <= 253 && prefix.split('.').all(is_dns) && is_name(name),
+        Some((prefix, name)) => {
+            !prefix.is_empty() && prefix.len() <= 253 && prefix.split('.').all(is_dns) && is_name(name)
+        }
         None => is_name(key),
     }
 }

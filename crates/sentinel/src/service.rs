@@ -16,8 +16,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, debug, error, info, info_span, warn};
 use watchfire_delivery::{CloudEvent, EventSink};
+use watchfire_runtime::chain;
 use watchfire_runtime::health::{Dependency, Health, Heartbeat};
-use watchfire_runtime::tasks::chain;
 use watchfire_runtime::{clock, telemetry};
 
 use crate::api::paging::{Pages, Query};

@@ -31,7 +31,11 @@ pub(crate) async fn open(config: BrokerConfig, metrics: &Metrics, tasks: &mut Ta
             for worker in work.workers {
                 tasks.essential_at(Stage::Workers, "broker-delivery", worker.run(tasks.stage_token(Stage::Workers)));
             }
-            tasks.essential_at(Stage::Workers, "broker-retention", work.retention.run(tasks.stage_token(Stage::Workers)));
+            tasks.essential_at(
+                Stage::Workers,
+                "broker-retention",
+                work.retention.run(tasks.stage_token(Stage::Workers)),
+            );
             Arc::new(embedded)
         }
     };

@@ -1,6 +1,5 @@
 //! `watchfire sentinel`: puts the service together and runs it.
 
-
 use anyhow::Context;
 use tracing::{info, warn};
 use watchfire_delivery::metrics::Metrics as DeliveryMetrics;
@@ -39,7 +38,8 @@ async fn serve(args: &SentinelArgs) -> Result<(), Failure> {
     tasks.register(&mut registry);
     telemetry.register(&mut registry);
     let families = Families::register(&mut registry);
-    let delivery = DeliveryMetrics::register(&mut registry);
+    let delivery = DeliveryMetrics::default();
+    delivery.register(&mut registry);
     let address = |flag: &str, text: &str| {
         parse_bind_address(text).with_context(|| format!("read --{flag}")).map_err(Failure::Configuration)
     };

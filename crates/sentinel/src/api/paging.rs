@@ -41,9 +41,19 @@ pub struct Pages<'a> {
 enum State {
     First,
     /// The first page is out; whether the API pages by key is not known yet.
-    Undecided { last: String, first: HashSet<String> },
-    Key { last: String },
-    Offset { page: usize, before: HashSet<u64>, walked: HashSet<u64>, hasher: RandomState },
+    Undecided {
+        last: String,
+        first: HashSet<String>,
+    },
+    Key {
+        last: String,
+    },
+    Offset {
+        page: usize,
+        before: HashSet<u64>,
+        walked: HashSet<u64>,
+        hasher: RandomState,
+    },
     Done,
 }
 

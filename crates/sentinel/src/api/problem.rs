@@ -33,14 +33,13 @@ pub(super) fn explain(content_type: &str, body: &[u8]) -> String {
         (Some(field), Some(message)) => Some(format!("{field}: {message}")),
         (_, message) => message,
     }));
-    let mut text = parts.into_iter().filter(|part| !part.is_empty()).map(|part| format!(": {part}")).collect::<String>();
-    let marks: Vec<String> = [
-        problem.code,
-        problem.trace_id.filter(|id| !id.is_empty()).map(|id| format!("trace {id}")),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
+    let mut text =
+        parts.into_iter().filter(|part| !part.is_empty()).map(|part| format!(": {part}")).collect::<String>();
+    let marks: Vec<String> =
+        [problem.code, problem.trace_id.filter(|id| !id.is_empty()).map(|id| format!("trace {id}"))]
+            .into_iter()
+            .flatten()
+            .collect();
     if !marks.is_empty() {
         text.push_str(&format!(" ({})", marks.join(", ")));
     }

@@ -18,7 +18,17 @@ const DECISION: [&str; 5] = ["id", "kind", "generation", "labels", "status.condi
 
 /// The API's own top-level fields that can be projected by their name.
 const PLAIN: [&str; 11] = [
-    "id", "kind", "href", "name", "generation", "labels", "spec", "references", "created_by", "updated_by", "deleted_time",
+    "id",
+    "kind",
+    "href",
+    "name",
+    "generation",
+    "labels",
+    "spec",
+    "references",
+    "created_by",
+    "updated_by",
+    "deleted_time",
 ];
 
 /// Whether `fields=` is used.

@@ -38,10 +38,13 @@ impl SentinelConfig {
                 ("BROKER_TYPE", "pubsub".to_owned()),
                 ("BROKER_PROJECT_ID", pubsub.project.clone()),
                 ("BROKER_TOPIC", pubsub.topic.clone()),
-                ("PUBSUB_EMULATOR_HOST", match &pubsub.endpoint {
-                    Endpoint::Emulator(host) => host.clone(),
-                    Endpoint::Google | Endpoint::Url(_) => String::new(),
-                }),
+                (
+                    "PUBSUB_EMULATOR_HOST",
+                    match &pubsub.endpoint {
+                        Endpoint::Emulator(host) => host.clone(),
+                        Endpoint::Google | Endpoint::Url(_) => String::new(),
+                    },
+                ),
             ],
             BrokerConfig::Http { subscribers, store } => {
                 let names: Vec<_> = subscribers.iter().map(|subscriber| subscriber.name.as_str()).collect();
@@ -53,6 +56,10 @@ impl SentinelConfig {
                 ]
             }
         };
-        Shown { file: &self.effective, token: self.api.token.as_ref().map(|_| REDACTED), broker: broker.into_iter().collect() }
+        Shown {
+            file: &self.effective,
+            token: self.api.token.as_ref().map(|_| REDACTED),
+            broker: broker.into_iter().collect(),
+        }
     }
 }

@@ -41,7 +41,10 @@ fn the_example_of_the_specification_is_accepted_as_written() {
     let config = ok(include_str!("../../tests/data/seed-us-east.yaml"));
     assert_eq!(config.selector.search().as_deref(), Some("labels.region='us-east'"));
     assert_eq!(config.api.endpoint.as_str(), "http://hyperfleet-api.hyperfleet-system.svc.cluster.local:8080/");
-    let data = config.payload.build(&serde_json::json!({"id": "cls-123", "kind": "Cluster", "metadata": {"labels": {"region": "us-east"}}})).data;
+    let data = config
+        .payload
+        .build(&serde_json::json!({"id": "cls-123", "kind": "Cluster", "metadata": {"labels": {"region": "us-east"}}}))
+        .data;
     assert_eq!(data.get(), r#"{"resource_id":"cls-123","resource_type":"Cluster","region":"us-east"}"#);
 }
 
@@ -83,7 +86,8 @@ fn a_type_error_stops_with_file_line_and_key() {
 
 #[test]
 fn foreign_and_older_keys_name_the_right_one() {
-    let text = refused(&format!("{MINIMAL}backoffReady: 30m\nshardSelector: {{}}\nbroker: {{}}\nclients: {{}}\n")).join("\n");
+    let text =
+        refused(&format!("{MINIMAL}backoffReady: 30m\nshardSelector: {{}}\nbroker: {{}}\nclients: {{}}\n")).join("\n");
     assert!(text.contains("backoffReady: unknown key, write max_age_ready"), "{text}");
     assert!(text.contains("shardSelector: unknown key, write resource_selector"), "{text}");
     assert!(text.contains("BROKER_TYPE"), "{text}");
@@ -98,7 +102,10 @@ fn a_resource_type_is_one_path_segment() {
         let text = refused(&format!("resource_type: '{plural}'\nhyperfleet_api: {{endpoint: http://a}}\n")).join("\n");
         assert!(text.contains("is not a plural"), "{plural}: {text}");
     }
-    assert_eq!(ok("resource_type: wif_configs-2\nhyperfleet_api: {endpoint: http://a}\n").api.resource_type, "wif_configs-2");
+    assert_eq!(
+        ok("resource_type: wif_configs-2\nhyperfleet_api: {endpoint: http://a}\n").api.resource_type,
+        "wif_configs-2"
+    );
 }
 
 #[test]
@@ -156,7 +163,12 @@ fn the_token_comes_from_environment_or_file_and_is_never_shown() {
     let (config, warnings) = load(&text, &env).unwrap();
     assert!(warnings[0].contains("HYPERFLEET_API_TOKEN is set"), "{warnings:?}");
     let broker = broker::check(
-        &Env::from([("BROKER_TYPE", "rabbitmq"), ("BROKER_HOST", "mq"), ("BROKER_USER", "u"), ("BROKER_PASSWORD", "hunter2")]),
+        &Env::from([
+            ("BROKER_TYPE", "rabbitmq"),
+            ("BROKER_HOST", "mq"),
+            ("BROKER_USER", "u"),
+            ("BROKER_PASSWORD", "hunter2"),
+        ]),
         &mut Problems::without_file(),
     )
     .unwrap();

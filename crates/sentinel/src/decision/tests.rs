@@ -100,13 +100,8 @@ fn observed_generation_ahead_counts_max_age_as_if_it_matched() {
     assert_eq!((fresh.reason, fresh.observed_ahead), (Reason::NotExpired, true));
     let stale = generation_aware(&resource(true, 1, Some(2), Some(ago(1801))));
     assert_eq!((stale.reason, stale.observed_ahead), (Reason::MaxAgeReady, true));
-    let ours = decide(
-        Policy::GenerationAware,
-        &resource(false, 1, Some(2), None),
-        published(1, ago(11)),
-        &MAX_AGE,
-        now(),
-    );
+    let ours =
+        decide(Policy::GenerationAware, &resource(false, 1, Some(2), None), published(1, ago(11)), &MAX_AGE, now());
     assert_eq!((ours.reason, ours.observed_ahead), (Reason::MaxAgeNotReady, true));
 }
 
@@ -197,12 +192,14 @@ fn a_resource_without_a_generation_goes_by_max_age() {
 #[test]
 fn time_only_counts_from_the_last_transition_and_ignores_generations() {
     let mut resource = resource(true, 9, Some(1), Some(ago(5)));
-    let decide = |resource: &Resource<'_>, published| {
-        super::decide(Policy::TimeOnly, resource, published, &MAX_AGE, now())
-    };
+    let decide =
+        |resource: &Resource<'_>, published| super::decide(Policy::TimeOnly, resource, published, &MAX_AGE, now());
     resource.status.last_transition = Some(ago(1799));
     let waiting = decide(&resource, None);
-    assert_eq!((waiting.reason.as_str(), waiting.due), ("backoff not expired", Some(now() + SignedDuration::from_secs(1))));
+    assert_eq!(
+        (waiting.reason.as_str(), waiting.due),
+        ("backoff not expired", Some(now() + SignedDuration::from_secs(1)))
+    );
     resource.status.last_transition = Some(ago(1800));
     assert_eq!(decide(&resource, None).reason.as_str(), "backoff-expired");
     // Our own event of another generation counts as well: generations mean nothing here.
@@ -219,8 +216,7 @@ fn time_only_counts_from_the_last_transition_and_ignores_generations() {
 #[test]
 fn an_age_beyond_the_calendar_never_expires() {
     let forever = MaxAge { ready: Duration::MAX, not_ready: Duration::MAX };
-    let decision =
-        decide(Policy::GenerationAware, &resource(true, 1, Some(1), Some(ago(1))), None, &forever, now());
+    let decision = decide(Policy::GenerationAware, &resource(true, 1, Some(1), Some(ago(1))), None, &forever, now());
     assert_eq!((decision.reason, decision.due), (Reason::NotExpired, Some(Timestamp::MAX)));
 }
 

@@ -58,7 +58,12 @@ fn expressions_follow_kubernetes() {
     let us = labels(&[("region", "us")]);
     let empty = labels(&[("region", "")]);
     let cases: &[(Operator, &str, &str, [bool; 3])] = &[
-        (Operator::In(values(&["us", "eu"])), "labels.region in ['us','eu']", "region in (us,eu)", [false, true, false]),
+        (
+            Operator::In(values(&["us", "eu"])),
+            "labels.region in ['us','eu']",
+            "region in (us,eu)",
+            [false, true, false],
+        ),
         (
             Operator::NotIn(values(&["us"])),
             "(labels.region is null or (labels.region != 'us'))",

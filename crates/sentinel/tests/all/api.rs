@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use watchfire_delivery::EventSink;
+use watchfire_runtime::chain;
 use watchfire_runtime::health::Status;
-use watchfire_runtime::tasks::chain;
 use watchfire_simulator::{Dialect, Fault, FaultBody, NewResource, Scope, Times};
 
 use crate::support::{Api, Bench, Memory, Running, minimal};

@@ -269,10 +269,8 @@ async fn told_to_stop_in_mid_cycle_it_ends_between_two_units_of_work() {
     let running = Running::start(async move {
         sentinel.run(token).await.unwrap();
     });
-    watchfire_testkit::eventually(DEADLINE, "the first window", async || {
-        (!memory.events().is_empty()).then_some(())
-    })
-    .await;
+    watchfire_testkit::eventually(DEADLINE, "the first window", async || (!memory.events().is_empty()).then_some(()))
+        .await;
     stop.cancel();
     running.ended().await;
     let published = memory.events().len();
@@ -293,7 +291,8 @@ async fn a_projection_is_used_only_where_it_changes_nothing() {
     assert!(fields.contains("status.conditions") && !fields.contains("spec"), "{fields}");
 
     // A payload that needs the spec is read with it.
-    let (mut whole, memory) = self::bench(&format!("{}message_data:\n  spec: .spec\n  when: .updated_time\n", minimal(&api.url)));
+    let (mut whole, memory) =
+        self::bench(&format!("{}message_data:\n  spec: .spec\n  when: .updated_time\n", minimal(&api.url)));
     whole.cycle().await.unwrap();
     assert_eq!(data(&memory.take()[0])["spec"], json!({}));
     assert_eq!(api.fleet.faults().lists().last().unwrap().query("fields"), None);

@@ -89,11 +89,8 @@ async fn what_is_created_and_deleted_while_pages_are_read_moves_nothing_else() {
 async fn a_page_is_asked_for_by_key_with_the_selector() {
     let api = Api::start(Dialect::Hyperfleet).await;
     api.fleet.seed("clusters", 400, FleetState::Fresh).unwrap();
-    let selector = Query {
-        search: Some("labels.region='us-east'".into()),
-        labels: Some("region=us-east".into()),
-        fields: None,
-    };
+    let selector =
+        Query { search: Some("labels.region='us-east'".into()), labels: Some("region=us-east".into()), fields: None };
     let (ids, _) = walk_with(&api.url, &selector, |_| {}).await;
     assert!(!ids.is_empty() && ids.len() < 400);
     let lists = api.fleet.faults().lists();
@@ -146,7 +143,11 @@ fn offset(query: &HashMap<String, String>, total: usize) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_refuses_a_search_by_id_is_paged_by_offset() {
     let (url, log, _running) = odd_server(|query| {
-        if query.get("search").is_some_and(|search| search.contains("id >")) { Err(400) } else { Ok(offset(query, 321)) }
+        if query.get("search").is_some_and(|search| search.contains("id >")) {
+            Err(400)
+        } else {
+            Ok(offset(query, 321))
+        }
     })
     .await;
     let (ids, _) = walk(&url).await;
@@ -165,7 +166,9 @@ async fn a_server_that_ignores_the_search_is_paged_by_offset() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_ignores_every_parameter_ends() {
-    for (count, total) in [(100, None), (100, Some(100)), (100, Some(500)), (40, Some(500)), (250, None), (250, Some(900))] {
+    for (count, total) in
+        [(100, None), (100, Some(100)), (100, Some(500)), (40, Some(500)), (250, None), (250, Some(900))]
+    {
         let (url, log, _running) = odd_server(move |_| {
             Ok(match total {
                 Some(total) => json!({"items": items(0..count), "total": total}),

@@ -36,7 +36,10 @@ fn the_rabbitmq_example_of_the_specification_is_accepted_as_written() {
     assert_eq!(broker.topic(), "hyperfleet-events");
     let config = rabbitmq(&settings[1..]);
     assert_eq!((config.host.as_str(), config.port), ("rabbitmq.hyperfleet-system.svc.cluster.local", 5672));
-    assert_eq!((config.vhost.as_str(), config.exchange_type, config.routing_key.as_str()), ("/", ExchangeType::Fanout, ""));
+    assert_eq!(
+        (config.vhost.as_str(), config.exchange_type, config.routing_key.as_str()),
+        ("/", ExchangeType::Fanout, "")
+    );
 }
 
 #[test]
@@ -50,7 +53,12 @@ fn the_pubsub_example_of_the_specification_is_accepted_as_written() {
 #[test]
 fn pubsub_goes_by_three_names_and_to_the_emulator_where_one_is_named() {
     for name in ["pubsub", "gcp-pubsub", "googlepubsub"] {
-        let settings = [("BROKER_TYPE", name), ("BROKER_PROJECT_ID", "p"), ("PUBSUB_EMULATOR_HOST", "127.0.0.1:8085"), ("BROKER_TOPIC", "t")];
+        let settings = [
+            ("BROKER_TYPE", name),
+            ("BROKER_PROJECT_ID", "p"),
+            ("PUBSUB_EMULATOR_HOST", "127.0.0.1:8085"),
+            ("BROKER_TOPIC", "t"),
+        ];
         let (broker, _) = load(&settings).unwrap();
         let BrokerConfig::PubSub(pubsub) = broker else { panic!("{broker:?}") };
         assert_eq!((pubsub.topic.as_str(), pubsub.endpoint), ("t", Endpoint::Emulator("127.0.0.1:8085".into())));
