@@ -135,28 +135,27 @@ fn refused(file: &str, at: Option<(String, Place)>, message: String) -> ConfigEr
 /// The library's message without its own mention of the position, which stands in front of ours, and in words that
 /// need no knowledge of parsers.
 fn plain(error: &serde_saphyr::Error) -> String {
-    use serde_saphyr::Error;
     let error = error.without_snippet();
-    let plain = match error {
-        Error::MultipleDocuments { .. } => {
-            "the file holds more than one YAML document, keep one and put the others into files of their own"
-        }
-        Error::Unexpected { expected: "mapping start", .. } => "expected keys with values",
-        Error::Unexpected { expected: "sequence start", .. } => "expected a list",
-        Error::Unexpected { expected: "string scalar", .. } => "expected text",
-        Error::InvalidScalar { ty: "boolean" | "bool", .. } => "expected true or false",
-        Error::InvalidScalar { ty: "u8", .. } => "expected a whole number from 0 to 255",
-        Error::InvalidScalar { ty: "u16", .. } => "expected a whole number from 0 to 65535",
-        Error::InvalidScalar { ty: "u32" | "u64", .. } => "expected a whole number, not negative",
-        Error::InvalidScalar { ty: "i32" | "i64", .. } => "expected a whole number",
-        Error::InvalidScalar { ty: "floating point", .. } => "expected a number",
-        _ => {
-            let text = error.render_with_formatter(&serde_saphyr::UserMessageFormatter);
-            let text = text.lines().next().unwrap_or_default();
-            let digit = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
-            let position = text.match_indices(AT_LINE).find(|(at, _)| digit(&text[at + AT_LINE.len()..]));
-            return text[..position.map_or(text.len(), |(at, _)| at)].to_owned();
-        }
-    };
-    plain.to_owned()
+    if let serde_saphyr::Error::MultipleDocuments { .. } = error {
+        return "the file holds more than one YAML document, keep one and put the others into files of their own"
+            .to_owned();
+    }
+    let text = error.render_with_formatter(&serde_saphyr::UserMessageFormatter);
+    let text = text.lines().next().unwrap_or_default();
+    let digit = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit());
+    let position = text.match_indices(AT_LINE).find(|(at, _)| digit(&text[at + AT_LINE.len()..]));
+    let text = &text[..position.map_or(text.len(), |(at, _)| at)];
+    match text.trim_end_matches(" (defined") {
+        "expected mapping start" => "expected keys with values",
+        "expected sequence start" => "expected a list",
+        "expected string scalar" => "expected text",
+        "invalid boolean" => "expected true or false",
+        "invalid u8" => "expected a whole number from 0 to 255",
+        "invalid u16" => "expected a whole number from 0 to 65535",
+        "invalid u32" | "invalid u64" => "expected a whole number, not negative",
+        "invalid i32" | "invalid i64" => "expected a whole number",
+        "invalid floating point" => "expected a number",
+        other => other,
+    }
+    .to_owned()
 }

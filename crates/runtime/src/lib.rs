@@ -1,6 +1,38 @@
 //! A process's life: configuration, supervised tasks and shutdown, the admin server, telemetry.
 //!
-//! Everything here is shared by all services and knows nothing about any of them.
+//! Everything here is shared by all services and knows nothing about any of them. A service is put together like this:
+//!
+//! ```no_run
+//! # use std::time::Duration;
+//! # use watchfire_runtime::*;
+//! # async fn poll(_: Heartbeat, _: tokio_util::sync::CancellationToken) -> std::io::Result<()> { Ok(()) }
+//! # async fn start() -> Result<(), Box<dyn std::error::Error>> {
+//! install_crypto_provider();
+//! let env = Env::from_process();
+//! let log = LogConfig {
+//!     component: "sentinel".into(),
+//!     version: "1.0.0".into(),
+//!     level: "info".into(),
+//!     format: LogFormat::Json,
+//! };
+//! let telemetry = Telemetry::init(&log, &env)?;
+//! let (health, mut tasks) = (Health::new(), Tasks::new());
+//! let mut registry = metrics::registry("sentinel", "1.0.0");
+//! telemetry.register(&mut registry);
+//! tasks.register(&mut registry);
+//! tasks.drain(health.clone());
+//! let addresses = AdminConfig { health: parse_bind_address(":8080")?, metrics: parse_bind_address(":9090")? };
+//! let admin = Admin::bind(addresses, health.clone(), registry).await?;
+//! let (beat, token) = (health.heartbeat("poll", Duration::from_secs(30)), tasks.token());
+//! tasks.essential("poll", poll(beat, token));
+//! let token = tasks.stage_token(Stage::Admin);
+//! tasks.essential_at(Stage::Admin, "admin", admin.run(token));
+//! let ended = tasks.run(Duration::from_secs(20)).await;
+//! telemetry.shutdown(Duration::from_secs(3)).await;
+//! ended?;
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod admin;
 pub mod clock;

@@ -1,9 +1,10 @@
 //! Secrets in what people read: `config show`, logs, errors.
 
 use std::fmt;
+use std::str::FromStr;
 
 use secrecy::{ExposeSecret, SecretString};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use url::Url;
 
 /// What stands in a secret's place.
@@ -65,6 +66,21 @@ impl From<Url> for SecretUrl {
     }
 }
 
+/// Fails without repeating the text, which may hold a password.
+impl FromStr for SecretUrl {
+    type Err = url::ParseError;
+
+    fn from_str(text: &str) -> Result<Self, url::ParseError> {
+        Url::parse(text).map(Self)
+    }
+}
+
+impl<'de> Deserialize<'de> for SecretUrl {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+}
+
 impl fmt::Display for SecretUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(password) = self.0.password() else { return f.write_str(self.0.as_str()) };
@@ -111,6 +127,13 @@ mod tests {
         assert!(!debug.contains("s3cret") && !debug.contains("p%40ss"), "{debug}");
         assert_eq!(shown.token.expose(), "s3cret");
         assert!(shown.broker.has_password());
+    }
+
+    #[test]
+    fn a_bad_url_is_refused_without_being_repeated() {
+        let error = serde_json::from_str::<SecretUrl>("\"//user:s3cret@rabbit\"").unwrap_err().to_string();
+        assert!(error.contains("relative URL") && !error.contains("s3cret"), "{error}");
+        assert!(serde_json::from_str::<SecretUrl>("\"amqp://user:s3cret@rabbit\"").unwrap().has_password());
     }
 
     #[test]

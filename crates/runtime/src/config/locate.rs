@@ -70,11 +70,18 @@ impl Source {
         }
     }
 
-    /// The key whose value begins at a position: the outermost one, for a mapping begins where its first key does.
+    /// The key whose value begins at a position; what all have in common where a merge gives several the same.
     pub(super) fn key_at(&self, place: Place) -> String {
-        let here = self.places.iter().filter(|(_, at)| at.value == place);
-        here.map(|(path, _)| path).min_by_key(|path| path.len()).map(|path| displayed(path)).unwrap_or_default()
+        let here = self.places.iter().filter(|(_, at)| at.value == place).map(|(path, _)| path.as_str());
+        here.reduce(common_parent).map(displayed).unwrap_or_default()
     }
+}
+
+/// The path that both paths begin with.
+fn common_parent<'p>(one: &'p str, other: &str) -> &'p str {
+    let same = one.split('.').zip(other.split('.')).take_while(|(one, other)| one == other);
+    let length: usize = same.map(|(part, _)| part.len() + ".".len()).sum();
+    &one[..length.saturating_sub(".".len())]
 }
 
 /// `a[0].b` as `a.0.b`, the form of the index.

@@ -159,6 +159,11 @@ fn a_type_error_stops_with_file_line_column_and_key() {
         ("resource_selector:\n  - label: [a]\n", "s.yaml:2:12: resource_selector[0].label: ", "expected text"),
         ("resource_selector: {label: a}\n", "s.yaml:1:20: resource_selector: ", "expected a list"),
         ("hyperfleet_api:\n  endpoint:\n    a: b\n", "s.yaml:3:5: hyperfleet_api.endpoint: ", "expected text"),
+        (
+            "message_data: &m {label: [x], value: [y]}\nresource_selector:\n  - {<<: *m}\n",
+            "s.yaml:3:10: resource_selector[0]: ",
+            "expected text",
+        ),
         ("- a\n- b\n", "s.yaml:1:1: ", "expected keys with values"),
         ("just text\n", "s.yaml:1:1: ", "expected keys with values"),
     ];
@@ -224,6 +229,8 @@ fn an_alias_bomb_is_refused_at_once() {
     let error = refusal(&bomb);
     assert!(error.starts_with("s.yaml:"), "{error}");
     assert!(error.contains("too large or too complex"), "{error}");
+    let wide = format!("message_data:\n  a: &a [{}1]\n  b: [{}1]\n", "1,".repeat(1_000), "*a,".repeat(20));
+    assert!(refusal(&wide).starts_with("s.yaml:3:"), "20,000 nodes by repetition are too many");
 }
 
 #[test]

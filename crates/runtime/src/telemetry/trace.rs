@@ -20,6 +20,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::{LogConfig, TelemetryError};
 use crate::config::Env;
+use crate::redact::SecretUrl;
 
 /// How long one batch may take; the queue drops spans meanwhile, nobody waits.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -40,6 +41,9 @@ pub(super) fn provider(
     env: &Env,
 ) -> Result<(Option<SdkTracerProvider>, Vec<String>), TelemetryError> {
     let Some(endpoint) = endpoint(env) else { return Ok((None, Vec::new())) };
+    // What is told of the endpoint; it may hold a password.
+    let shown =
+        endpoint.parse::<SecretUrl>().map_or_else(|_| "an endpoint that is no URL".to_owned(), |url| url.to_string());
     let mut warnings = Vec::new();
     let handle = Handle::try_current().map_err(TelemetryError::NoRuntime)?;
     crate::install_crypto_provider();
@@ -59,7 +63,7 @@ pub(super) fn provider(
         .with_endpoint(&endpoint)
         .with_timeout(EXPORT_TIMEOUT)
         .build()
-        .map_err(|source| TelemetryError::Exporter { endpoint: endpoint.clone(), source })?;
+        .map_err(|source| TelemetryError::Exporter { endpoint: shown.clone(), source })?;
     let sampler = sampler(env).unwrap_or_else(|warning| {
         warnings.push(warning);
         Sampler::ParentBased(Box::new(Sampler::AlwaysOn))
@@ -70,7 +74,8 @@ pub(super) fn provider(
         .with_attributes(attributes.map(|(key, value)| KeyValue::new(key, value)))
         .with_service_name(name)
         .build();
-    let exporter = Exporter { inner: Arc::new(exporter), runtime: handle, endpoint, failing: AtomicBool::new(false) };
+    let exporter =
+        Exporter { inner: Arc::new(exporter), runtime: handle, endpoint: shown, failing: AtomicBool::new(false) };
     let provider = SdkTracerProvider::builder()
         .with_batch_exporter(exporter)
         .with_sampler(sampler)
