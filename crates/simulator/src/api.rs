@@ -58,7 +58,9 @@ fn target(path: &str, parent_of: impl Fn(&str) -> Option<Option<String>>) -> Opt
         return None;
     }
     let (owner, segments) = match segments.as_slice() {
-        [parent, owner, plural, ..] if parent_of(plural)?.as_deref() == Some(*parent) => (Some(*owner), &segments[2..]),
+        [parent, owner, plural, ..] if parent_of(plural).flatten().as_deref() == Some(*parent) => {
+            (Some(*owner), &segments[2..])
+        }
         _ => (None, &segments[..]),
     };
     parent_of(segments.first()?)?;
@@ -86,11 +88,7 @@ async fn handle(
     let path = uri.path();
     let target = {
         let fleet = simulator.read();
-        // `statuses` and `force-delete` are no plurals, and neither is an id.
-        target(path, |plural| match plural {
-            "statuses" | "force-delete" => Some(None),
-            plural => fleet.table(plural).map(|table| table.kind.parent.clone()),
-        })
+        target(path, |plural| fleet.table(plural).map(|table| table.kind.parent.clone()))
     };
     let scope = match (&target, &method) {
         (Some(Target::Collection { .. }), &Method::GET) => Scope::Lists,
@@ -226,7 +224,7 @@ fn statuses(simulator: &Simulator, plural: &str, id: &str, query: &[(String, Str
         None => simulator.read().get(plural, id).map(|_| Vec::new())?,
     };
     // Newest first, as lists are.
-    reports.sort_by(|left, right| right.created_time.cmp(&left.created_time));
+    reports.sort_by_key(|report| std::cmp::Reverse(report.created_time));
     let total = reports.len();
     let skip = usize::try_from((page - 1) * size).unwrap_or(usize::MAX);
     let items: Vec<Report> = reports.into_iter().skip(skip).take(usize::try_from(size).unwrap_or(usize::MAX)).collect();
@@ -271,7 +269,7 @@ mod tests {
 
     fn read(path: &str) -> Option<Target> {
         target(&format!("{BASE}{path}"), |plural| match plural {
-            "clusters" | "statuses" | "force-delete" => Some(None),
+            "clusters" => Some(None),
             "nodepools" => Some(Some("clusters".to_owned())),
             _ => None,
         })
@@ -296,10 +294,7 @@ mod tests {
 
     #[test]
     fn other_paths_do_not_exist() {
-        for path in ["", "/", "/gizmos", "/clusters/", "/clusters/c/gizmos", "/clusters/c/statuses/x", "/statuses"] {
-            if path == "/statuses" {
-                continue;
-            }
+        for path in ["", "/", "/gizmos", "/clusters/", "/clusters/c/gizmos", "/clusters/c/statuses/x"] {
             assert_eq!(read(path), None, "{path}");
         }
         assert_eq!(target("/healthz", |_| Some(None)), None);

@@ -263,7 +263,7 @@ impl Fleet {
             name: new.name,
             generation: 1,
             labels: Arc::new(new.labels),
-            spec: new.spec.map_or_else(|| RawValue::NULL.to_owned(), |spec| spec).into(),
+            spec: new.spec.map_or_else(empty_object, Arc::from),
             owner,
             created_time,
             updated_time: created_time,
@@ -271,9 +271,6 @@ impl Fleet {
             conditions: Vec::new(),
             reports: Vec::new(),
         };
-        if resource.spec.get() == "null" {
-            resource.spec = empty_object();
-        }
         aggregate(&mut resource, &kind, Deletion::None);
         let change = change(plural, &resource, What::Created);
         table.insert(resource.clone());

@@ -3,6 +3,7 @@
 //! [`Simulator`] is the state; [`Server`] serves it over HTTP; an [`Adapter`] consumes events and reports. Nothing here
 //! spawns a task: every `run` is a future for the caller's supervisor.
 
+pub mod adapter;
 pub mod aggregation;
 mod api;
 pub mod dialect;
@@ -18,6 +19,7 @@ mod synthetic;
 mod table;
 mod view;
 
+pub use adapter::{Adapter, AdapterConfig, Knobs};
 pub use dialect::Dialect;
 pub use faults::{Fault, FaultBody, Scope, Times};
 pub use fleet::{Change, Deleted, NewCondition, NewReport, NewResource, Patch, Reported, What};

@@ -210,18 +210,18 @@ impl Table {
 
     /// The ids of what `owner` owns.
     pub(crate) fn owned_by(&self, owner: &str) -> Vec<String> {
-        let owned = self.rows.values().filter(|row| row.owner.as_ref().is_some_and(|it| it.id == owner));
-        owned.map(|row| row.id.clone()).collect()
+        let children = self.rows.values().filter(|row| row.owner.as_ref().is_some_and(|it| it.id == owner));
+        children.map(|row| row.id.clone()).collect()
     }
 
     /// How many there are, and what is stored of them.
     pub(crate) fn census(&self) -> (u64, u64, impl Iterator<Item = &Resource>) {
-        let untouched = |index: &u32| self.synthetic.as_ref().map(|synthetic| Row::Synthetic(synthetic, *index));
+        let as_seeded = |number: &u32| self.synthetic.as_ref().map(|synthetic| Row::Synthetic(synthetic, *number));
         let ready = |row: &Row<'_>| {
             let conditions = row.conditions().iter();
             conditions.clone().any(|it| it.ty == "Reconciled" && it.status == crate::resource::Status::True)
         };
-        let replaced = self.touched.keys().filter_map(untouched).filter(ready).count() as u64;
+        let replaced = self.touched.keys().filter_map(as_seeded).filter(ready).count() as u64;
         let synthetic = self.synthetic.as_ref();
         let pristine = synthetic.map_or(0, |it| u64::from(it.count())) - self.touched.len() as u64;
         let pristine_ready = synthetic.map_or(0, Synthetic::ready) - replaced;
@@ -336,8 +336,8 @@ impl Table {
     fn list_sorted<'a>(&'a self, query: &Query<'_>, emit: &mut dyn FnMut(Row<'a>)) -> u64 {
         let all = (self.start(query.after)..self.count_of_synthetic()).filter_map(|index| self.row(index));
         let all = all.chain(self.rows_after(query.after).map(Row::Stored)).filter(|row| self.matches(query, *row));
-        let keys = |row: Row<'a>| query.order.iter().map(|it| row.value(&self.kind, &it.field)).collect::<Vec<_>>();
-        let mut sorted: Vec<(Vec<Value<'a>>, Row<'a>)> = all.map(|row| (keys(row), row)).collect();
+        let key = |row: Row<'a>| query.order.iter().map(|it| row.value(&self.kind, &it.field)).collect::<Vec<_>>();
+        let mut sorted: Vec<(Vec<Value<'a>>, Row<'a>)> = all.map(|row| (key(row), row)).collect();
         sorted.sort_by(|(left, _), (right, _)| {
             let pairs = left.iter().zip(right).zip(query.order);
             let orders = pairs.map(|((left, right), column)| {

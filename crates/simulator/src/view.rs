@@ -1,7 +1,5 @@
 //! Writes resources as JSON, in each dialect, straight into one buffer.
 
-use std::fmt::Write as _;
-
 use jiff::Timestamp;
 use serde::Serialize;
 use serde::ser::{SerializeMap, SerializeSeq, Serializer};
@@ -137,7 +135,7 @@ pub(crate) struct Style<'a> {
 /// Appends one resource.
 pub(crate) fn write(out: &mut Vec<u8>, parts: &Parts<'_>, style: Style<'_>) {
     // Writing to memory cannot fail, and every map key is a string.
-    let _: Result<(), serde_json::Error> = serde_json::to_writer(out, &View { parts, style });
+    drop(serde_json::to_writer(out, &View { parts, style }));
 }
 
 /// Appends one stored resource.
@@ -247,8 +245,5 @@ impl Serialize for View<'_> {
 
 /// Appends the end of a page.
 pub(crate) fn write_page_end(out: &mut Vec<u8>, page: u64, size: usize, total: u64) {
-    let mut end = String::new();
-    // Writing to a String cannot fail.
-    let _: std::fmt::Result = write!(end, "],\"page\":{page},\"size\":{size},\"total\":{total}}}");
-    out.extend_from_slice(end.as_bytes());
+    out.extend_from_slice(format!("],\"page\":{page},\"size\":{size},\"total\":{total}}}").as_bytes());
 }

@@ -22,7 +22,7 @@ const CHUNK: u64 = 1000;
 pub(super) fn paging(query: &[(String, String)]) -> Result<(u64, u64), Problem> {
     let read = |field: &'static str, default: u64, max: u64| {
         let Some((_, text)) = query.iter().find(|(key, _)| key == field) else { return Ok(default) };
-        let error = |constraint, message, value| FieldError { constraint, field, message, value };
+        let error = |constraint, message, value| Box::new(FieldError { constraint, field, message, value });
         match text.parse::<i64>() {
             Err(_) => Err(error("type", format!("{field} must be an integer"), json!(text))),
             Ok(value) if value < 1 => Err(error("min", format!("{field} must be at least 1"), json!(value))),
@@ -34,7 +34,9 @@ pub(super) fn paging(query: &[(String, String)]) -> Result<(u64, u64), Problem> 
     };
     match (read("page", 1, 100_000), read("size", 20, 100)) {
         (Ok(page), Ok(size)) => Ok((page, size)),
-        (page, size) => Err(Problem::query([page.err(), size.err()].into_iter().flatten().collect())),
+        (page, size) => {
+            Err(Problem::query([page.err(), size.err()].into_iter().flatten().map(|error| *error).collect()))
+        }
     }
 }
 
