@@ -217,7 +217,7 @@ fn check_into(raw: &RawConfig, env: &Env, problems: &mut Problems) -> Option<Sen
             problems.push(key, format!("must be longer than 0, for example {}", GoDuration::from_secs(default)));
             None
         }
-        value => Some(value.map_or(Duration::from_secs(default), GoDuration::get)),
+        value => Some(value.map_or_else(|| Duration::from_secs(default), GoDuration::get)),
     };
     let poll_interval = positive("poll_interval", raw.poll_interval, 5);
     let not_ready = positive("max_age_not_ready", raw.max_age_not_ready, 10);

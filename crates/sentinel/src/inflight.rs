@@ -116,7 +116,7 @@ mod tests {
     }
 
     fn memory(capacity: usize) -> InFlight {
-        let mut memory = InFlight::new(capacity, Duration::from_secs(60));
+        let mut memory = InFlight::new(capacity, Duration::from_mins(1));
         memory.confirm("a", Published { generation: Some(2), at: at(100) });
         memory
     }

@@ -33,7 +33,7 @@ use crate::publish::{Outcome, Publisher, WINDOW};
 use crate::resource::Resource;
 
 /// The loop beats at least this often; the longest silence is one request or one window, each with its timeout.
-const MAX_SILENCE: Duration = Duration::from_secs(60);
+const MAX_SILENCE: Duration = Duration::from_mins(1);
 
 /// Warnings about single resources are given once per resource, for this many of them.
 const MAX_NOTICES: usize = 10_000;
@@ -129,10 +129,10 @@ impl Sentinel {
     pub async fn cycle(&mut self, token: &CancellationToken) -> Result<Cycle, api::Error> {
         let begun = Instant::now();
         self.heartbeat.beat();
-        let (sender, receiver) = mpsc::channel(WINDOW);
+        let (to_publisher, due) = mpsc::channel(WINDOW);
         let in_flight = Arc::clone(&self.in_flight);
         let publisher = self.publisher.clone();
-        let publishing = publisher.run(receiver, &self.broker_state, &self.heartbeat, token, |due: &Due, at| {
+        let published = publisher.run(due, &self.broker_state, &self.heartbeat, token, |due: &Due, at| {
             let published = Published { generation: due.generation, at };
             in_flight.lock().unwrap_or_else(PoisonError::into_inner).confirm(&due.id, published);
         });
@@ -141,7 +141,7 @@ impl Sentinel {
             in_flight: &self.in_flight,
             metrics: &self.metrics,
             notices: &mut self.notices,
-            sender,
+            sender: to_publisher,
             cycle: Cycle::default(),
         };
         let fetching = async {
@@ -162,7 +162,7 @@ impl Sentinel {
             drop(walk);
             (result, cycle)
         };
-        let ((fetched, mut cycle), outcome) = join(fetching, publishing).await;
+        let ((fetched, mut cycle), outcome) = join(fetching, published).await;
         cycle.published = outcome.published;
         cycle.failed = outcome.failed;
         self.conclude(cycle, &fetched, outcome, begun.elapsed(), token);

@@ -131,7 +131,9 @@ async fn play(args: &DemoArgs) -> Result<(), Failure> {
     }
     let waiting = not_ready(&fleet);
     if seconds.is_some() && waiting > 0 {
-        return Err(Failure::Failed(anyhow!("{waiting} resources did not become Ready in time; give it more --seconds")));
+        return Err(Failure::Failed(anyhow!(
+            "{waiting} resources did not become Ready in time; give it more --seconds"
+        )));
     }
     Ok(())
 }

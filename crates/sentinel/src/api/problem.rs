@@ -33,15 +33,17 @@ pub(super) fn explain(content_type: &str, body: &[u8]) -> String {
         (Some(field), Some(message)) => Some(format!("{field}: {message}")),
         (_, message) => message,
     }));
-    let mut text =
-        parts.into_iter().filter(|part| !part.is_empty()).map(|part| format!(": {part}")).collect::<String>();
-    let marks: Vec<String> =
-        [problem.code, problem.trace_id.filter(|id| !id.is_empty()).map(|id| format!("trace {id}"))]
-            .into_iter()
-            .flatten()
-            .collect();
+    let marks = [problem.code, problem.trace_id.filter(|id| !id.is_empty()).map(|id| format!("trace {id}"))];
+    let marks: Vec<_> = marks.into_iter().flatten().collect();
+    let mut text = String::new();
+    for part in parts.iter().filter(|part| !part.is_empty()) {
+        text.push_str(": ");
+        text.push_str(part);
+    }
     if !marks.is_empty() {
-        text.push_str(&format!(" ({})", marks.join(", ")));
+        text.push_str(" (");
+        text.push_str(&marks.join(", "));
+        text.push(')');
     }
     // The far side wrote this: keep it on one line and short.
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_DETAIL).collect()

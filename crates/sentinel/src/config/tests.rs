@@ -29,7 +29,7 @@ fn defaults_are_those_of_the_specification() {
     let config = ok(MINIMAL);
     assert_eq!(config.poll_interval, Duration::from_secs(5));
     assert_eq!(config.max_age.not_ready, Duration::from_secs(10));
-    assert_eq!(config.max_age.ready, Duration::from_secs(1800));
+    assert_eq!(config.max_age.ready, Duration::from_mins(30));
     assert_eq!(config.api.timeout, Duration::from_secs(10));
     assert!(config.selector.is_everything());
     assert_eq!((config.policy, config.republish), (Policy::GenerationAware, Republish::InFlight));
@@ -51,7 +51,7 @@ fn the_example_of_the_specification_is_accepted_as_written() {
 #[test]
 fn the_other_examples_are_accepted_as_written() {
     let west = ok(include_str!("../../tests/data/seed-us-west.yaml"));
-    assert_eq!((west.max_age.not_ready, west.max_age.ready), (Duration::from_secs(15), Duration::from_secs(3600)));
+    assert_eq!((west.max_age.not_ready, west.max_age.ready), (Duration::from_secs(15), Duration::from_hours(1)));
     let nodepools = ok(include_str!("../../tests/data/seed-nodepools.yaml"));
     assert_eq!(nodepools.api.resource_type, "nodepools");
     assert!(nodepools.selector.is_everything());

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::resource::{Labels, Status};
 
-const MAX_AGE: MaxAge = MaxAge { ready: Duration::from_secs(30 * 60), not_ready: Duration::from_secs(10) };
+const MAX_AGE: MaxAge = MaxAge { ready: Duration::from_mins(30), not_ready: Duration::from_secs(10) };
 
 fn now() -> Timestamp {
     "2025-10-21T12:00:00Z".parse().unwrap()
@@ -27,8 +27,8 @@ fn generation_aware(resource: &Resource<'_>) -> Decision {
     decide(Policy::GenerationAware, resource, None, &MAX_AGE, now())
 }
 
-fn published(generation: i64, at: Timestamp) -> Option<Published> {
-    Some(Published { generation: Some(generation), at })
+fn published(generation: i64, at: Timestamp) -> Published {
+    Published { generation: Some(generation), at }
 }
 
 // The scenarios of the specification, under their own names.
@@ -100,8 +100,13 @@ fn observed_generation_ahead_counts_max_age_as_if_it_matched() {
     assert_eq!((fresh.reason, fresh.observed_ahead), (Reason::NotExpired, true));
     let stale = generation_aware(&resource(true, 1, Some(2), Some(ago(1801))));
     assert_eq!((stale.reason, stale.observed_ahead), (Reason::MaxAgeReady, true));
-    let ours =
-        decide(Policy::GenerationAware, &resource(false, 1, Some(2), None), published(1, ago(11)), &MAX_AGE, now());
+    let ours = decide(
+        Policy::GenerationAware,
+        &resource(false, 1, Some(2), None),
+        Some(published(1, ago(11))),
+        &MAX_AGE,
+        now(),
+    );
     assert_eq!((ours.reason, ours.observed_ahead), (Reason::MaxAgeNotReady, true));
 }
 
@@ -116,24 +121,24 @@ fn max_age_expires_on_the_very_second() {
 #[test]
 fn a_published_generation_waits_for_its_max_age_from_our_publish() {
     let unseen = resource(false, 2, Some(1), Some(ago(3600)));
-    let waiting = decide(Policy::GenerationAware, &unseen, published(2, ago(9)), &MAX_AGE, now());
+    let waiting = decide(Policy::GenerationAware, &unseen, Some(published(2, ago(9))), &MAX_AGE, now());
     assert_eq!(waiting.reason, Reason::InFlight);
     assert_eq!(waiting.due, Some(now() + SignedDuration::from_secs(1)));
-    let again = decide(Policy::GenerationAware, &unseen, published(2, ago(10)), &MAX_AGE, now());
+    let again = decide(Policy::GenerationAware, &unseen, Some(published(2, ago(10))), &MAX_AGE, now());
     assert_eq!((again.reason, again.since), (Reason::GenerationChanged, Some(ago(10))));
 }
 
 #[test]
 fn a_spec_that_nobody_has_seen_is_not_ready_whatever_the_old_phase_says() {
     let unseen = resource(true, 2, Some(1), Some(ago(60)));
-    let again = decide(Policy::GenerationAware, &unseen, published(2, ago(11)), &MAX_AGE, now());
+    let again = decide(Policy::GenerationAware, &unseen, Some(published(2, ago(11))), &MAX_AGE, now());
     assert_eq!(again.reason, Reason::GenerationChanged);
 }
 
 #[test]
 fn a_new_generation_does_not_wait_for_the_event_of_the_old_one() {
     let unseen = resource(false, 3, Some(1), Some(ago(3600)));
-    let decision = decide(Policy::GenerationAware, &unseen, published(2, ago(1)), &MAX_AGE, now());
+    let decision = decide(Policy::GenerationAware, &unseen, Some(published(2, ago(1))), &MAX_AGE, now());
     assert_eq!((decision.reason, decision.since), (Reason::GenerationChanged, Some(ago(3600))));
 }
 
@@ -141,18 +146,18 @@ fn a_new_generation_does_not_wait_for_the_event_of_the_old_one() {
 fn a_frozen_report_time_costs_one_event_per_max_age() {
     let frozen = resource(false, 1, Some(1), Some(ago(3600)));
     assert_eq!(generation_aware(&frozen).reason, Reason::MaxAgeNotReady);
-    let waiting = decide(Policy::GenerationAware, &frozen, published(1, ago(5)), &MAX_AGE, now());
+    let waiting = decide(Policy::GenerationAware, &frozen, Some(published(1, ago(5))), &MAX_AGE, now());
     assert_eq!(waiting.reason, Reason::InFlight);
-    let due = decide(Policy::GenerationAware, &frozen, published(1, ago(10)), &MAX_AGE, now());
+    let due = decide(Policy::GenerationAware, &frozen, Some(published(1, ago(10))), &MAX_AGE, now());
     assert_eq!((due.reason, due.since), (Reason::MaxAgeNotReady, Some(ago(10))));
 }
 
 #[test]
 fn a_report_after_our_publish_is_what_counts() {
     let reported = resource(false, 1, Some(1), Some(ago(3)));
-    let decision = decide(Policy::GenerationAware, &reported, published(1, ago(9)), &MAX_AGE, now());
+    let decision = decide(Policy::GenerationAware, &reported, Some(published(1, ago(9))), &MAX_AGE, now());
     assert_eq!((decision.reason, decision.since), (Reason::NotExpired, Some(ago(3))));
-    let same_instant = decide(Policy::GenerationAware, &reported, published(1, ago(3)), &MAX_AGE, now());
+    let same_instant = decide(Policy::GenerationAware, &reported, Some(published(1, ago(3))), &MAX_AGE, now());
     assert_eq!(same_instant.reason, Reason::NotExpired);
 }
 
@@ -164,9 +169,9 @@ fn a_report_from_the_future_is_told_and_our_publish_is_the_only_clock() {
     assert_eq!((first.since, first.due), (future.status.last_updated, None));
     let unseen = generation_aware(&resource(false, 2, Some(1), future.status.last_updated));
     assert_eq!((unseen.reason, unseen.due), (Reason::GenerationChanged, None));
-    let waiting = decide(Policy::GenerationAware, &future, published(1, ago(5)), &MAX_AGE, now());
+    let waiting = decide(Policy::GenerationAware, &future, Some(published(1, ago(5))), &MAX_AGE, now());
     assert_eq!((waiting.reason, waiting.from_future), (Reason::InFlight, true));
-    let due = decide(Policy::GenerationAware, &future, published(1, ago(10)), &MAX_AGE, now());
+    let due = decide(Policy::GenerationAware, &future, Some(published(1, ago(10))), &MAX_AGE, now());
     assert_eq!(due.reason, Reason::MaxAgeNotReady);
     let exactly_now = generation_aware(&resource(false, 1, Some(1), Some(now())));
     assert_eq!((exactly_now.reason, exactly_now.from_future), (Reason::NotExpired, false));
@@ -176,7 +181,7 @@ fn a_report_from_the_future_is_told_and_our_publish_is_the_only_clock() {
 fn a_seen_resource_without_any_report_time_is_due_once_per_max_age() {
     let silent = resource(false, 1, Some(1), None);
     assert_eq!(generation_aware(&silent).reason, Reason::MaxAgeNotReady);
-    let waiting = decide(Policy::GenerationAware, &silent, published(1, ago(1)), &MAX_AGE, now());
+    let waiting = decide(Policy::GenerationAware, &silent, Some(published(1, ago(1))), &MAX_AGE, now());
     assert_eq!(waiting.reason, Reason::InFlight);
 }
 
@@ -203,9 +208,9 @@ fn time_only_counts_from_the_last_transition_and_ignores_generations() {
     resource.status.last_transition = Some(ago(1800));
     assert_eq!(decide(&resource, None).reason.as_str(), "backoff-expired");
     // Our own event of another generation counts as well: generations mean nothing here.
-    assert_eq!(decide(&resource, published(3, ago(60))).reason, Reason::BackoffNotExpired);
+    assert_eq!(decide(&resource, Some(published(3, ago(60)))).reason, Reason::BackoffNotExpired);
     resource.status.ready = false;
-    assert_eq!(decide(&resource, published(3, ago(10))).reason, Reason::BackoffExpired);
+    assert_eq!(decide(&resource, Some(published(3, ago(10)))).reason, Reason::BackoffExpired);
     resource.status.last_transition = None;
     assert_eq!(decide(&resource, None).reason, Reason::BackoffExpired);
     // An observed generation ahead is no warning either.
@@ -246,7 +251,7 @@ proptest! {
                     prop_assert!(at.duration_since(last) >= SignedDuration::from_secs(10));
                 }
                 last = Some(at);
-                ours = published(generation, at);
+                ours = Some(published(generation, at));
             }
         }
     }
@@ -259,7 +264,7 @@ proptest! {
         let policy = if time_only { Policy::TimeOnly } else { Policy::GenerationAware };
         let mut resource = resource(ready, 1, Some(1), Some(ago(report)));
         resource.status.last_transition = Some(ago(report));
-        let ours = ours.and_then(|seconds| published(1, ago(seconds)));
+        let ours = ours.map(|seconds| published(1, ago(seconds)));
         let decision = decide(policy, &resource, ours, &MAX_AGE, now());
         let next = decision.due.unwrap();
         if decision.reason.publishes() {

@@ -122,7 +122,7 @@ async fn one_bad_resource_never_stops_the_others() {
     api.fleet.create("clusters", NewResource::named("alpha")).unwrap();
     for item in [
         r#"{"kind":"Cluster","generation":1}"#,
-        r#"17"#,
+        "17",
         r#"{"id":"bad-time","status":{"conditions":[{"type":"Reconciled","status":"True","last_updated_time":"soon"}]}}"#,
         r#"{"id":"bad-generation","generation":"two"}"#,
         r#"{"id":"no-status","kind":"Cluster","generation":1}"#,

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use axum::Router;
 use axum::extract::{Query as Params, State};
+use axum::response::IntoResponse;
 use axum::routing::get;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
@@ -101,13 +102,14 @@ async fn a_page_is_asked_for_by_key_with_the_selector() {
     assert!(second.starts_with("id > '") && second.ends_with("' and labels.region='us-east'"), "{second}");
 }
 
+type Log = Arc<Mutex<Vec<HashMap<String, String>>>>;
+type Answer = Arc<dyn Fn(&HashMap<String, String>) -> Result<Value, u16> + Send + Sync>;
+
 /// A server that pages in a way of its own, with numbered items.
 async fn odd_server(
     answer: impl Fn(&HashMap<String, String>) -> Result<Value, u16> + Send + Sync + 'static,
-) -> (String, Arc<Mutex<Vec<HashMap<String, String>>>>, Running) {
+) -> (String, Log, Running) {
     watchfire_testkit::install_crypto();
-    type Log = Arc<Mutex<Vec<HashMap<String, String>>>>;
-    type Answer = Arc<dyn Fn(&HashMap<String, String>) -> Result<Value, u16> + Send + Sync>;
     let log: Log = Arc::default();
     let answer: Answer = Arc::new(answer);
     let handler = |State((log, answer)): State<(Log, Answer)>, Params(query): Params<HashMap<String, String>>| async move {
@@ -117,7 +119,6 @@ async fn odd_server(
             Err(status) => axum::http::StatusCode::from_u16(status).unwrap().into_response(),
         }
     };
-    use axum::response::IntoResponse;
     let router =
         Router::new().route("/api/hyperfleet/v1/clusters", get(handler)).with_state((Arc::clone(&log), answer));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
