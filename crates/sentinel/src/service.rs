@@ -129,10 +129,9 @@ impl Sentinel {
     pub async fn cycle(&mut self, token: &CancellationToken) -> Result<Cycle, api::Error> {
         let begun = Instant::now();
         self.heartbeat.beat();
-        let (to_publisher, due) = mpsc::channel(WINDOW);
+        let (sender, due) = mpsc::channel(WINDOW);
         let in_flight = Arc::clone(&self.in_flight);
-        let publisher = self.publisher.clone();
-        let published = publisher.run(due, &self.broker_state, &self.heartbeat, token, |due: &Due, at| {
+        let publishing = self.publisher.clone().run(due, &self.broker_state, &self.heartbeat, token, |due: &Due, at| {
             let published = Published { generation: due.generation, at };
             in_flight.lock().unwrap_or_else(PoisonError::into_inner).confirm(&due.id, published);
         });
@@ -141,7 +140,7 @@ impl Sentinel {
             in_flight: &self.in_flight,
             metrics: &self.metrics,
             notices: &mut self.notices,
-            sender: to_publisher,
+            sender,
             cycle: Cycle::default(),
         };
         let fetching = async {
@@ -162,7 +161,7 @@ impl Sentinel {
             drop(walk);
             (result, cycle)
         };
-        let ((fetched, mut cycle), outcome) = join(fetching, published).await;
+        let ((fetched, mut cycle), outcome) = join(fetching, publishing).await;
         cycle.published = outcome.published;
         cycle.failed = outcome.failed;
         self.conclude(cycle, &fetched, outcome, begun.elapsed(), token);

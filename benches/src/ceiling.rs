@@ -1,0 +1,132 @@
+//! The same reading and the same bytes with nothing in between.
+
+use std::io::Write;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use futures_util::future::join_all;
+use google_cloud_auth::credentials::anonymous;
+use google_cloud_pubsub::client::Publisher;
+use google_cloud_pubsub::model::Message;
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
+use tokio::sync::mpsc;
+
+/// What is published together.
+const WINDOW: usize = 1000;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The simulated API.
+    #[arg(long)]
+    api: String,
+    /// The value of `fields=`.
+    #[arg(long)]
+    fields: String,
+    /// Where to publish: an exchange at an AMQP address, or a topic at an emulator. Nowhere: only read.
+    #[arg(long)]
+    amqp: Option<String>,
+    #[arg(long)]
+    emulator: Option<String>,
+    #[arg(long, default_value = "")]
+    topic: String,
+    /// How many bytes a message has.
+    #[arg(long, default_value_t = 0)]
+    size: usize,
+}
+
+/// Prints how many seconds it took.
+pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
+    let (sender, receiver) = mpsc::channel(16);
+    let target = Target::open(args).await?;
+    let begun = Instant::now();
+    let (read, published) = tokio::join!(read(args, sender), publish(target, receiver, vec![b'x'; args.size]));
+    read?;
+    published?;
+    writeln!(std::io::stdout(), "{}", begun.elapsed().as_secs_f64())?;
+    Ok(())
+}
+
+/// Reads every page by key and says how many items each has.
+async fn read(args: &Args, pages: mpsc::Sender<usize>) -> anyhow::Result<()> {
+    let client = reqwest::Client::new();
+    let mut last = String::new();
+    loop {
+        let mut url: url::Url = format!("{}/api/hyperfleet/v1/clusters", args.api).parse()?;
+        url.query_pairs_mut().extend_pairs([("size", "100"), ("order", "id asc"), ("fields", &args.fields)]);
+        if !last.is_empty() {
+            url.query_pairs_mut().append_pair("search", &format!("id > '{last}'"));
+        }
+        let body = client.get(url).send().await?.bytes().await?;
+        let text = std::str::from_utf8(&body)?;
+        let items = text.matches("\"kind\":\"Cluster\"").count();
+        if items > 0 {
+            pages.send(items).await.context("hand on a page")?;
+        }
+        if items < 100 {
+            return Ok(());
+        }
+        let at = text.rfind("\"id\":\"").context("find the last id")?;
+        last = text[at + 6..].split('"').next().unwrap_or_default().to_owned();
+    }
+}
+
+enum Target {
+    Nowhere,
+    RabbitMq { channel: Channel, exchange: String, _connection: Connection },
+    PubSub(Publisher),
+}
+
+impl Target {
+    async fn open(args: &Args) -> anyhow::Result<Self> {
+        if let Some(url) = &args.amqp {
+            let connection = Connection::connect(url, ConnectionProperties::default()).await?;
+            let channel = connection.create_channel().await?;
+            channel.confirm_select(ConfirmSelectOptions::default()).await?;
+            return Ok(Self::RabbitMq { channel, exchange: args.topic.clone(), _connection: connection });
+        }
+        let Some(emulator) = &args.emulator else { return Ok(Self::Nowhere) };
+        let publisher = Publisher::builder(&args.topic)
+            .with_endpoint(format!("http://{emulator}"))
+            .with_credentials(anonymous::Builder::new().build());
+        Ok(Self::PubSub(publisher.build().await?))
+    }
+
+    async fn publish(&self, count: usize, body: &[u8]) -> anyhow::Result<()> {
+        match self {
+            Self::Nowhere => Ok(()),
+            Self::RabbitMq { channel, exchange, .. } => {
+                let publish = |_| async {
+                    let properties = BasicProperties::default().with_delivery_mode(2);
+                    let options = BasicPublishOptions::default();
+                    channel.basic_publish(exchange.as_str().into(), "".into(), options, body, properties).await?.await
+                };
+                for confirm in join_all((0..count).map(publish)).await {
+                    if !confirm?.is_ack() {
+                        bail!("the broker refused a message");
+                    }
+                }
+                Ok(())
+            }
+            Self::PubSub(publisher) => {
+                let publish = |_| publisher.publish(Message::new().set_data(body.to_vec()));
+                for published in join_all((0..count).map(publish)).await {
+                    published?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+async fn publish(target: Target, mut pages: mpsc::Receiver<usize>, body: Vec<u8>) -> anyhow::Result<()> {
+    let mut waiting = 0;
+    while let Some(items) = pages.recv().await {
+        waiting += items;
+        while waiting >= WINDOW {
+            target.publish(WINDOW, &body).await?;
+            waiting -= WINDOW;
+        }
+    }
+    target.publish(waiting, &body).await
+}

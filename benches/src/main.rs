@@ -1,0 +1,63 @@
+//! Measures the sentinel against ceilings in the same run: what a program does that reads and sends the same bytes
+//! with nothing in between. Prints a table, and JSON on request.
+//!
+//! The sentinel under test is the release binary beside this one, in a process of its own; the simulated API lives in
+//! this process. Ceilings are processes too, so that both sides share the cores in the same way.
+
+mod ceiling;
+mod micro;
+mod process;
+mod report;
+mod sentinel;
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use report::Row;
+
+#[derive(Parser)]
+#[command(name = "bench", about = "Measures Watchfire against ceilings in the same run")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Every row of the sentinel.
+    Sentinel {
+        /// How many resources the API serves.
+        #[arg(long, default_value_t = 100_000)]
+        resources: u32,
+        /// How often each row is measured; the median counts.
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+        /// Also measures a fleet of a million.
+        #[arg(long)]
+        million: bool,
+        /// Writes the rows as JSON.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
+    /// The ceilings, as processes of their own.
+    #[command(hide = true)]
+    Ceiling(ceiling::Args),
+}
+
+fn main() -> anyhow::Result<()> {
+    watchfire_runtime::install_crypto_provider();
+    let runtime = tokio::runtime::Runtime::new()?;
+    match Cli::parse().command {
+        Command::Ceiling(args) => runtime.block_on(ceiling::run(&args)),
+        Command::Sentinel { resources, rounds, million, json } => {
+            let mut rows: Vec<Row> = micro::rows(rounds);
+            rows.extend(runtime.block_on(sentinel::rows(resources, rounds, million))?);
+            report::print(&rows)?;
+            if let Some(path) = json {
+                std::fs::write(path, serde_json::to_string_pretty(&rows)?)?;
+            }
+            Ok(())
+        }
+    }
+}

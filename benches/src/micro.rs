@@ -1,0 +1,71 @@
+//! The pure parts, on one resource of about 2 KB.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use watchfire_sentinel::decision::{MaxAge, Policy, decide};
+use watchfire_sentinel::payload::Payload;
+use watchfire_sentinel::resource::Resource;
+
+use crate::report::{Row, median};
+
+const ITERATIONS: u32 = 200_000;
+
+pub(crate) fn rows(rounds: usize) -> Vec<Row> {
+    let json = resource().to_string();
+    let value: Value = resource();
+    let max_age = MaxAge { ready: Duration::from_mins(30), not_ready: Duration::from_secs(10) };
+    let parsed = match Resource::parse(&json) {
+        Ok(parsed) => parsed,
+        Err(_) => return Vec::new(),
+    };
+    let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(24 * 365 * 56);
+    let fields = json!({
+        "resource_id": ".id", "resource_type": ".kind", "region": ".metadata.labels.region",
+        "generation": ".generation", "href": ".href",
+    });
+    let mut rows = vec![
+        row("decision on one parsed resource", "< 1000 ns", "< 300 ns", rounds, || {
+            black_box(decide(Policy::GenerationAware, black_box(&parsed), None, &max_age, now));
+        }),
+        row("reading one resource of a page", "", "", rounds, || {
+            drop(black_box(Resource::parse(black_box(&json))));
+        }),
+    ];
+    if let Ok(payload) = Payload::compile(&fields) {
+        rows.push(row("payload with 5 fields", "< 5000 ns", "< 2000 ns", rounds, || {
+            drop(black_box(payload.build(black_box(&value))));
+        }));
+    }
+    rows
+}
+
+fn row(what: &str, must: &'static str, aim: &'static str, rounds: usize, mut work: impl FnMut()) -> Row {
+    let mut once = || {
+        let begun = Instant::now();
+        (0..ITERATIONS).for_each(|_| work());
+        begun.elapsed().as_secs_f64() * 1e9 / f64::from(ITERATIONS)
+    };
+    once();
+    let value = median((0..rounds).map(|_| once()).collect());
+    Row { what: what.to_owned(), value, unit: "ns", ceiling: None, must, aim }
+}
+
+fn resource() -> Value {
+    let condition = |name: &str| {
+        json!({"type": name, "status": "True", "reason": "ReconciledAll", "observed_generation": 3,
+            "message": "All required adapters reported Available=True at the current generation",
+            "created_time": "2026-07-01T10:00:00Z", "last_updated_time": "2026-07-01T10:05:00Z",
+            "last_transition_time": "2026-07-01T10:05:00Z"})
+    };
+    let conditions = ["Reconciled", "LastKnownReconciled", "ValidationSuccessful", "DnsSuccessful"].map(condition);
+    json!({
+        "id": "019a0c5e-0000-7000-8000-000000000001", "kind": "Cluster", "name": "c-a", "generation": 3,
+        "href": "/api/hyperfleet/v1/clusters/019a0c5e-0000-7000-8000-000000000001",
+        "labels": {"region": "us-east", "environment": "production", "cluster-type": "gpu"},
+        "spec": {"release": "x".repeat(800), "replicas": 3}, "created_time": "2026-07-01T10:00:00Z",
+        "status": {"conditions": conditions},
+    })
+}

@@ -1,0 +1,111 @@
+//! The sentinel in a process of its own, and what can be seen of it from outside.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+
+/// How long the slowest row may take.
+const DEADLINE: Duration = Duration::from_mins(5);
+
+/// A running sentinel; killed when dropped.
+pub(crate) struct Sentinel {
+    child: Child,
+    address: String,
+    begun: Instant,
+    _config: tempfile::TempDir,
+}
+
+impl Sentinel {
+    /// Starts one that polls once and then waits for an hour.
+    pub(crate) fn start(api: &str, broker: &[(&str, String)]) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let config = folder.path().join("sentinel.yaml");
+        let text = format!(
+            "resource_type: clusters\npoll_interval: 1h\nhyperfleet_api:\n  endpoint: {api}\n  timeout: 30s\n"
+        );
+        std::fs::write(&config, text)?;
+        let address = format!("127.0.0.1:{}", free_port()?);
+        let binary = beside("watchfire")?;
+        let begun = Instant::now();
+        let child = Command::new(&binary)
+            .arg("sentinel")
+            .arg("--config")
+            .arg(&config)
+            .args(["--health-bind-address", &address, "--metrics-bind-address", &address])
+            .envs(broker.iter().map(|(name, value)| (name, value.as_str())))
+            .env_remove("RUST_LOG")
+            .stdout(Stdio::null())
+            .spawn()
+            .with_context(|| format!("start {}", binary.display()))?;
+        Ok(Self { child, address, begun, _config: folder })
+    }
+
+    /// Waits until the first cycle is over, and returns how long it took in seconds.
+    pub(crate) async fn first_cycle(&mut self) -> anyhow::Result<f64> {
+        let done = "hyperfleet_sentinel_last_successful_poll_timestamp_seconds";
+        self.wait(async |this| this.metric(done).await.is_some_and(|at| at > 0.0)).await?;
+        self.metric("hyperfleet_sentinel_poll_duration_seconds_sum").await.context("read the cycle's duration")
+    }
+
+    /// Waits until it answers that it lives, and returns how long that took since its start, in milliseconds.
+    pub(crate) async fn alive(&mut self) -> anyhow::Result<f64> {
+        self.wait(async |this| this.get("/healthz").await.is_some()).await?;
+        Ok(self.begun.elapsed().as_secs_f64() * 1e3)
+    }
+
+    /// Events that the broker confirmed.
+    pub(crate) async fn published(&self) -> f64 {
+        self.metric("hyperfleet_broker_messages_published_total").await.unwrap_or(0.0)
+    }
+
+    /// Resident memory in MiB: at its peak, or now.
+    pub(crate) fn memory(&self, which: &str) -> anyhow::Result<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix(which)).context("find the memory of the process")?;
+        let kib: f64 = line.trim_start_matches(':').trim().trim_end_matches(" kB").trim().parse()?;
+        Ok(kib / 1024.0)
+    }
+
+    async fn wait(&mut self, mut done: impl AsyncFnMut(&Self) -> bool) -> anyhow::Result<()> {
+        let deadline = Instant::now() + DEADLINE;
+        while !done(self).await {
+            ensure!(self.child.try_wait()?.is_none(), "the sentinel ended; run it by hand to see why");
+            ensure!(Instant::now() < deadline, "nothing within {DEADLINE:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+
+    async fn get(&self, path: &str) -> Option<String> {
+        let answer = reqwest::get(format!("http://{}{path}", self.address)).await.ok()?;
+        answer.text().await.ok()
+    }
+
+    async fn metric(&self, name: &str) -> Option<f64> {
+        let text = self.get("/metrics").await?;
+        let lines = text.lines().filter(|line| line.starts_with(name));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).reduce(|sum, value| sum + value)
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+/// A program that was built with this one.
+pub(crate) fn beside(name: &str) -> anyhow::Result<PathBuf> {
+    let path = std::env::current_exe()?.with_file_name(name);
+    ensure!(path.exists(), "{} is not there; build it with the same profile first", path.display());
+    Ok(path)
+}
+
+fn free_port() -> anyhow::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
