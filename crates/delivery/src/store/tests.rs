@@ -153,7 +153,11 @@ async fn only_commits_with_something_to_deliver_wake() {
     });
     failed.await.unwrap_err();
     assert!(!wake.has_changed().unwrap());
-    store.write(|tx| Ok(tx.wake())).await.unwrap();
+    let woken = store.write(|tx| {
+        tx.wake();
+        Ok(())
+    });
+    woken.await.unwrap();
     wake.changed().await.unwrap();
 }
 
