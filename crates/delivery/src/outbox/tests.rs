@@ -356,10 +356,9 @@ fn steps_per_event(events: usize, subjects: usize) -> u64 {
 
 #[test]
 fn draining_50_000_costs_as_much_per_event_as_draining_500() {
-    let shapes: [(usize, fn(usize) -> usize); 3] =
-        [(50_000, |events| events / 10), (10_000, |_| 1), (10_000, |events| events)];
-    for (events, subjects) in shapes {
-        let (few, many) = (steps_per_event(500, subjects(500)), steps_per_event(events, subjects(events)));
+    for (events, per_subject) in [(50_000, 10), (10_000, 10_000), (10_000, 1)] {
+        let cost = |events: usize| steps_per_event(events, (events / per_subject).max(1));
+        let (few, many) = (cost(500), cost(events));
         assert!(many <= few + few / 4, "{few} became {many} for {events}");
     }
 }
