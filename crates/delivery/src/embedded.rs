@@ -113,7 +113,9 @@ pub struct Config {
     pub subscribers: Vec<Subscriber>,
     /// How long what was delivered is kept, to be looked at.
     pub keep: Duration,
-    /// How one request is made; its URL is each subscriber's own.
+    /// Bytes that are left free on the store's volume; below it nothing more is taken in.
+    pub floor: u64,
+    /// Time for one request to a subscriber.
     pub timeout: Duration,
     /// How each subscriber's worker delivers.
     pub worker: worker::Config,
@@ -122,8 +124,14 @@ pub struct Config {
 impl Config {
     /// The defaults: an hour is kept, 10 seconds for a request, 16 requests at a time for each subscriber.
     pub fn new(path: PathBuf, subscribers: Vec<Subscriber>) -> Self {
-        let worker = worker::Config::default();
-        Self { path, subscribers, keep: Duration::from_hours(1), timeout: Duration::from_secs(10), worker }
+        Self {
+            path,
+            subscribers,
+            keep: Duration::from_hours(1),
+            floor: store::Options::default().floor,
+            timeout: Duration::from_secs(10),
+            worker: worker::Config::default(),
+        }
     }
 }
 
@@ -145,7 +153,7 @@ impl Embedded {
     /// Opens the store, makes the subscribers known, and drops the queues of those that are gone.
     pub async fn open(config: Config, metrics: &Metrics) -> Result<(Self, Tasks), Error> {
         check(&config.subscribers)?;
-        let options = store::Options { metrics: metrics.store.clone(), ..store::Options::default() };
+        let options = store::Options { floor: config.floor, metrics: metrics.store.clone() };
         let path = config.path.clone();
         let opened = tokio::task::spawn_blocking(move || Store::open(&path, &[outbox::MODULE], options)).await;
         let store = opened.map_err(|_| store::Error::Closed)??;

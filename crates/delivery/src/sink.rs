@@ -142,6 +142,11 @@ impl Error {
             Self::Misconfigured { hint, .. } => hint,
             Self::Unroutable { .. } => "bind a queue to the exchange, or start the consumers that do",
             Self::Refused { .. } => "check the broker's log, its disk and memory alarms and the queue's limits",
+            Self::Status { status: 300..=399, .. } => "write the URL that it redirects to; redirects are not followed",
+            Self::Status { status: 401 | 403, .. } => "check the token and what it permits",
+            Self::Status { status: 404 | 405, .. } => "check the path of the URL",
+            Self::Status { status: 410, .. } => "the endpoint is gone for good: change the URL and resume the sink",
+            Self::Status { status: 429, .. } => "the endpoint asks for fewer requests: lower the concurrency",
             Self::Status { .. } => "check the endpoint's log for this request",
             Self::TooLarge { .. } => "send fewer or smaller fields",
             Self::Store { .. } => "check free space and permissions of the store's directory",
@@ -160,4 +165,39 @@ pub trait EventSink: Send + Sync {
 
     /// Asks whether the far side would take an event now; readiness reports the answer.
     fn check(&self) -> BoxFuture<'_, Result<(), Error>>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_says_what_to_do_with_the_event_and_what_to_check() {
+        let target = || "t".to_owned();
+        let source = || Cause::from("why");
+        let after = Duration::from_secs(1);
+        let status = |status| Error::Status { target: target(), status, retry_after: Some(after) };
+        let again = Verdict::Retry { after: None };
+        let errors = [
+            (Error::Connect { target: target(), source: source() }, "connect", again),
+            (Error::Timeout { target: target(), after }, "timeout", again),
+            (Error::Denied { target: target(), source: source() }, "denied", Verdict::Provisional),
+            (Error::Misconfigured { target: target(), detail: target(), hint: "h" }, "misconfigured", again),
+            (Error::Unroutable { target: target(), routing_key: String::new() }, "unroutable", again),
+            (Error::Refused { target: target(), detail: target() }, "refused", again),
+            (Error::TooLarge { target: target(), size: 2, limit: 1 }, "too_large", Verdict::Permanent),
+            (Error::Store { source: source() }, "store", again),
+            (status(302), "status", Verdict::Permanent),
+            (status(401), "status", Verdict::Provisional),
+            (status(404), "status", Verdict::Permanent),
+            (status(410), "status", Verdict::Pause),
+            (status(429), "status", Verdict::Retry { after: Some(after) }),
+            (status(500), "status", Verdict::Retry { after: Some(after) }),
+        ];
+        let mut hints = std::collections::HashSet::new();
+        for (error, kind, verdict) in errors {
+            assert_eq!((error.kind(), error.verdict()), (kind, verdict), "{error}");
+            assert!(hints.insert(error.hint()), "{error}: a hint of its own");
+        }
+    }
 }

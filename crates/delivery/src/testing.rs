@@ -92,6 +92,10 @@ impl Receiver {
         self.seen.lock().unwrap().clone()
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.seen.lock().unwrap().len()
+    }
+
     pub(crate) fn ids(&self) -> Vec<String> {
         self.seen().iter().map(Seen::id).collect()
     }
@@ -115,9 +119,9 @@ pub(crate) fn event(id: &str, subject: &str) -> CloudEvent {
     CloudEvent::new(attributes, RawValue::from_string(format!(r#"{{"id":"{id}","generation":3}}"#)).unwrap())
 }
 
-/// Waits until `condition` holds, and fails the test if it does not within ten seconds.
+/// Waits until `condition` holds, and fails the test if it does not within thirty seconds.
 pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(30);
     while !condition().await {
         assert!(Instant::now() < deadline, "in vain: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -87,8 +87,8 @@ fn reading_refuses_what_would_travel_on() {
         let error = CloudEvent::from_structured(body.as_bytes()).unwrap_err().to_string();
         assert!(error.contains(expected), "{body}: {error}");
     }
-    let many: String = (0..200).map(|n| format!(r#","x{n}":"""#)).collect();
-    assert!(CloudEvent::from_structured(with(&many).as_bytes()).is_err());
+    let many: Vec<_> = (0..200).map(|n| format!(r#","x{n}":"""#)).collect();
+    assert!(CloudEvent::from_structured(with(&many.concat()).as_bytes()).is_err());
     assert!(CloudEvent::from_structured(b"{\"specversion\":\"1.0\xff\"}").is_err());
 }
 

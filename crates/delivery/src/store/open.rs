@@ -78,6 +78,9 @@ pub(super) fn open(path: &Path, modules: &[Module]) -> Result<Opened, Error> {
 }
 
 /// Opens the store for a command-line tool, which works beside the service: no lock, nothing created or changed.
+///
+/// The tool keeps its transactions immediate and short, since the service waits for them; with
+/// [`Tx::over`](super::Tx::over) the outbox's functions take part in them.
 pub fn open_beside(path: &Path, modules: &[Module]) -> Result<Connection, Error> {
     refuse_by_header(path)?;
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;

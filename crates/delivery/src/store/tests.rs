@@ -97,16 +97,20 @@ async fn a_panic_takes_back_its_rows_and_the_store_goes_on() {
 
 /// Holds the owner thread while other work queues up, and returns how many commits the whole took.
 async fn commits_of(store: &Store, registry: &Registry, works: usize, rows: usize) -> u64 {
+    let (started, has_started) = oneshot::channel();
     let (release, held) = std::sync::mpsc::channel::<()>();
     let holding = store.write(move |_| {
+        started.send(()).unwrap();
         held.recv().unwrap();
         Ok(())
     });
     let writes =
         (0..works).map(|work| store.write(move |tx| (0..rows).try_for_each(|row| note(tx, &format!("{work} {row}")))));
-    let all = join_all(writes);
+    // Unconstrained, so that the first poll queues all of them.
+    let all = tokio::task::unconstrained(join_all(writes));
     let release = async {
-        // `join` polls in order, so everything is queued by the time this runs.
+        has_started.await.unwrap();
+        assert_eq!(store.writer.capacity(), QUEUE - works, "everything is queued");
         release.send(()).unwrap();
     };
     let (held, outcomes, ()) = tokio::join!(holding, all, release);
@@ -153,7 +157,11 @@ async fn only_commits_with_something_to_deliver_wake() {
     });
     failed.await.unwrap_err();
     assert!(!wake.has_changed().unwrap());
-    store.write(|tx| Ok(tx.wake())).await.unwrap();
+    let woken = store.write(|tx| {
+        tx.wake();
+        Ok(())
+    });
+    woken.await.unwrap();
     wake.changed().await.unwrap();
 }
 

@@ -233,7 +233,7 @@ async fn a_retry_sends_the_same_bytes() {
     let running = setup.run(&receiver, quick());
     setup.delivered(1).await;
     stop(running).await;
-    assert!(receiver.seen().iter().all(|seen| &seen.body == event("1", "x").body()));
+    assert!(receiver.seen().iter().all(|seen| seen.body == *event("1", "x").body()));
     assert_eq!((receiver.seen().len(), setup.entry("1").await.attempts), (4, 4));
     let attempts =
         |outcome: &str| setup.metric(&format!(r#"outbox_delivery_attempts_total{{sink="a",outcome="{outcome}"}}"#));

@@ -52,7 +52,7 @@ async fn outcomes_are_each_events_own_and_in_order() {
         let number: u16 = seen.id().parse().unwrap();
         // Later ones answer first.
         tokio::time::sleep(Duration::from_millis(u64::from(60 - number % 60) / 4)).await;
-        if number % 3 == 0 { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK }
+        if number.is_multiple_of(3) { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK }
     })
     .await;
     let events: Vec<_> = (0..200).map(|id| event(&id.to_string(), "s")).collect();
