@@ -245,6 +245,15 @@ enum Failure {
 }
 
 impl Failure {
+    /// Whether another event may well be taken.
+    fn is_about_the_event(&self) -> bool {
+        match self {
+            Self::Unsent(_) => true,
+            Self::Rpc(error) => code(error) == Some(Code::InvalidArgument),
+            Self::TimedOut | Self::Closed | Self::Build(_) => false,
+        }
+    }
+
     /// The same failure for another event of the call.
     fn again(&self) -> Self {
         match self {
@@ -294,10 +303,8 @@ impl EventSink for PubSub {
                     Ok(clients) => self.publish_window(&clients.publisher, window, deadline).await,
                     Err(failure) => vec![Err(failure)],
                 };
-                let stuck = outcomes
-                    .iter()
-                    .filter_map(|outcome| outcome.as_ref().err())
-                    .find_map(|failure| (!matches!(failure, Failure::Unsent(_))).then(|| failure.again()));
+                let failures = outcomes.iter().filter_map(|outcome| outcome.as_ref().err());
+                let stuck = failures.filter(|failure| !failure.is_about_the_event()).map(Failure::again).next();
                 settled.extend(outcomes.into_iter().map(|outcome| outcome.map_err(|e| self.explain(e))));
                 if let Some(failure) = stuck {
                     // The client may still be busy with what it was given; a fresh one starts with an empty queue.

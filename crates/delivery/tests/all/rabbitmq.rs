@@ -6,7 +6,7 @@ use std::time::Duration;
 use lapin::options::{ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use secrecy::SecretString;
-use watchfire_delivery::sink::rabbitmq::{ExchangeType, RabbitMq, RabbitMqConfig};
+use watchfire_delivery::sink::rabbitmq::{ExchangeType, RabbitMq, RabbitMqConfig, Transport};
 use watchfire_delivery::sink::{Error, EventSink};
 use watchfire_testkit::{Broker, Mode, Proxy, Rabbit, amqp_url, eventually, private_broker, unique};
 
@@ -242,6 +242,40 @@ async fn depth(rabbit: &Rabbit) -> u32 {
     let options = QueueDeclareOptions { passive: true, ..Default::default() };
     let queue = rabbit.channel().queue_declare("load".into(), options, FieldTable::default()).await.unwrap();
     queue.message_count()
+}
+
+#[tokio::test]
+async fn a_full_queue_that_rejects_is_a_refusal_of_each_event_and_not_of_its_neighbours() {
+    let name = "a_full_queue_that_rejects_is_a_refusal_of_each_event_and_not_of_its_neighbours";
+    let Some(url) = amqp_url(name) else { return };
+    let exchange = unique("full");
+    let rabbit = Rabbit::connect(&url).await;
+    rabbit.exchange(&exchange, "fanout").await;
+    let mut limits = FieldTable::default();
+    limits.insert("x-max-length".into(), AMQPValue::LongInt(3));
+    limits.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
+    let exclusive = QueueDeclareOptions { exclusive: true, ..Default::default() };
+    rabbit.channel().queue_declare(exchange.as_str().into(), exclusive, limits).await.unwrap();
+    rabbit.bind(&exchange, &exchange, "").await;
+    let sink = RabbitMq::new(config(&url, &exchange));
+    let outcomes = sink.publish_all(&events("f", 50)).await;
+    let taken = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+    for error in outcomes.into_iter().filter_map(Result::err) {
+        assert_eq!(error.kind(), "refused", "{error:?}");
+    }
+    let kept = rabbit.consume(&exchange).await.drain(Duration::from_millis(500)).await;
+    assert!((3..50).contains(&taken), "{taken}");
+    assert_eq!(kept.len(), taken);
+}
+
+#[tokio::test]
+async fn a_port_that_speaks_no_tls_is_an_error_and_not_a_hang() {
+    let Some(url) = amqp_url("a_port_that_speaks_no_tls_is_an_error_and_not_a_hang") else { return };
+    let mut tls = config(&url, &unique("tls"));
+    (tls.transport, tls.timeout) = (Transport::Tls, STEP);
+    let error = publish_one(&RabbitMq::new(tls), "a").await.unwrap_err();
+    assert_eq!(error.kind(), "connect", "{error:?}");
+    assert!(error.to_string().contains("amqps://"), "{error}");
 }
 
 #[tokio::test]

@@ -148,6 +148,10 @@ pub(super) fn explain(config: &RabbitMqConfig, error: lapin::Error) -> Error {
         _ => return Error::Connect { target, source: error.into() },
     };
     let hint = match refusal(&error) {
+        // `message size 300 is larger than configured max size 200`: the limit is the operator's.
+        Some(AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED)) if said.contains("message size") => {
+            return Error::Refused { target, detail: said };
+        }
         Some(AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED)) => {
             "the exchange exists with another type or is not durable: set BROKER_EXCHANGE_TYPE to the type it has \
              (rabbitmqctl list_exchanges name type durable), or delete it and let it be declared again"
