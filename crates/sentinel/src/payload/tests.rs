@@ -232,7 +232,7 @@ fn every_problem_of_every_field_is_reported() {
         r#"message_data.cel: "resource.id" is neither a path nor a template: a path begins with a dot (.id), a literal needs {{ "resource.id" }}"#,
         r#"message_data.path: ".a..b" is not a path: segments are letters, digits, _ and -; for any other key write {{ index .labels "a.b/c" }}"#,
         r#"message_data.slash: ".labels.a/b" is not a path: segments are letters, digits, _ and -; for any other key write {{ index .labels "a.b/c" }}"#,
-        r#"message_data.template: template: line 1, column 5, at ".a}": bad character '}'"#,
+        r#"message_data.template: template: line 1, column 3, at ".a}": bad character '}'"#,
         r#"message_data.unsupported: template: line 1, column 3, at "html": the function html is not supported; supported are"#,
         r#"message_data.nested.list[1]: "no" is neither a path nor a template: a path begins with a dot (.no), a literal needs {{ "no" }}"#,
         "message_data.nested.list[2].x: has no value: give a path such as .id, or leave the key out",
