@@ -270,8 +270,7 @@ impl<'s> Parser<'s> {
                 Kind::Declare => return Ok((names, Binding::Declare)),
                 Kind::Assign => {
                     if let Some(name) = names.iter().find(|n| !known.contains(&n.as_str())) {
-                        let reason = Reason::Syntax(format!("undefined variable {name}: declare it with :="));
-                        return Err(stop(&variable, reason));
+                        return Err(never(&variable, &format!("undefined variable {name}: declare it with :=")));
                     }
                     return Ok((names, Binding::Assign));
                 }
