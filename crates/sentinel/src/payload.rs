@@ -354,3 +354,6 @@ impl Serialize for Filled<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

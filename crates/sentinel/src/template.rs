@@ -30,6 +30,7 @@ mod lex;
 mod literal;
 mod parse;
 mod quote;
+mod reads;
 mod value;
 
 use std::fmt;
@@ -173,4 +174,5 @@ fn position(source: &str, at: usize) -> (usize, usize) {
     (before.matches('\n').count() + 1, column)
 }
 
-mod reads;
+#[cfg(test)]
+mod tests;

@@ -327,7 +327,9 @@ impl<'v> Eval<'v, '_> {
             self.report(first);
         }
         if !matches!(first, Value::Nil) {
-            others.iter().for_each(|other| self.report(other));
+            for other in others {
+                self.report(other);
+            }
         }
         for other in others {
             self.spend(first.as_str().map_or(0, str::len).min(other.as_str().map_or(0, str::len)), at)?;

@@ -218,9 +218,10 @@ impl<'s> Parser<'s> {
     fn pipeline(&mut self, context: &str, end: &Kind) -> Parsed<Pipe> {
         let start = self.peek_word();
         let (variables, binding) = self.declarations(context)?;
+        let value = self.peek_word();
         let mut first = None;
         let mut rest = Vec::new();
-        let mut text = self.text_from(start.at);
+        let mut text = String::new();
         loop {
             let token = self.peek_word();
             if token.kind == *end {
@@ -237,7 +238,7 @@ impl<'s> Parser<'s> {
                 (Some(_), Operand::Call(call)) => rest.push(call),
                 (Some(_), _) => return Err(never(&token, "it is not a function and can't be given a piped value")),
             }
-            text = self.text_from(start.at);
+            text = self.text_from(value.at);
         }
         let text = text.trim_end_matches('|').trim_end().to_owned();
         match first {
@@ -269,8 +270,7 @@ impl<'s> Parser<'s> {
                 Kind::Declare => return Ok((names, Binding::Declare)),
                 Kind::Assign => {
                     if let Some(name) = names.iter().find(|n| !known.contains(&n.as_str())) {
-                        let reason = Reason::Syntax(format!("undefined variable {name}: declare it with :="));
-                        return Err(stop(&variable, reason));
+                        return Err(never(&variable, &format!("undefined variable {name}: declare it with :=")));
                     }
                     return Ok((names, Binding::Assign));
                 }
