@@ -1,11 +1,12 @@
 //! Adapters on the real brokers, where they are to be had.
 
+use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use google_cloud_auth::credentials::anonymous;
 use google_cloud_pubsub::client::{Publisher, TopicAdmin};
 use google_cloud_pubsub::model::Message;
-use lapin::options::{BasicPublishOptions, ExchangeDeclareOptions, QueueDeleteOptions};
+use lapin::options::{BasicPublishOptions, ExchangeDeclareOptions, ExchangeDeleteOptions, QueueDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable, LongString};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
 use tokio_util::sync::CancellationToken;
@@ -15,6 +16,7 @@ use watchfire_simulator::{Adapter, Knobs, NewResource, Simulator};
 use crate::adapters::{adapter, event};
 use crate::support::{Running, serve, spawn};
 
+#[expect(clippy::print_stdout, reason = "a skipped test says so")]
 fn service(test: &str, variable: &str, default: &str) -> Option<String> {
     let address = std::env::var(variable).unwrap_or_else(|_| default.to_owned());
     let authority = address.rsplit(['@', '/']).find(|part| part.contains(':')).unwrap_or(&address).to_owned();
@@ -22,7 +24,12 @@ fn service(test: &str, variable: &str, default: &str) -> Option<String> {
     if !found {
         let required = std::env::var("WATCHFIRE_TEST_REQUIRE").is_ok_and(|value| value == "all");
         assert!(!required, "{test} needs {variable}");
-        println!("SKIPPED {test}: nothing at {address}: run testbed/up, or set {variable}");
+        let line = format!("SKIPPED {test}: nothing at {address}: run testbed/up, or set {variable}");
+        println!("{line}");
+        if let Ok(skips) = std::env::var("WATCHFIRE_TEST_SKIPS") {
+            let mut file = std::fs::OpenOptions::new().create(true).append(true).open(skips).unwrap();
+            writeln!(file, "{line}").unwrap();
+        }
     }
     found.then_some(address)
 }
@@ -69,7 +76,7 @@ impl Rabbit {
     async fn remove(&self, adapter: &str) {
         let queue = format!("{}-{adapter}", self.topic);
         self.channel.queue_delete(queue.as_str().into(), QueueDeleteOptions::default()).await.unwrap();
-        self.channel.exchange_delete(self.topic.as_str().into(), Default::default()).await.unwrap();
+        self.channel.exchange_delete(self.topic.as_str().into(), ExchangeDeleteOptions::default()).await.unwrap();
     }
 }
 
