@@ -8,7 +8,8 @@ use watchfire_runtime::clock;
 
 use crate::dialect::Dialect;
 use crate::faults::Faults;
-use crate::fleet::{Change, Deleted, Fleet, NewReport, NewResource, Patch, Reported};
+use crate::fleet::{Change, Deleted, Fleet, Reported};
+use crate::input::{NewReport, NewResource, Patch};
 use crate::kind::Kind;
 use crate::problem::Problem;
 use crate::resource::Resource;

@@ -22,7 +22,7 @@ const TYPES: [&str; 2] = ["hypershift", "standalone"];
 /// After this many resources, labels and specs repeat.
 pub(crate) const PERIOD: u32 = 24;
 /// Bytes of padding that bring a full resource to about 2 KB, as real specs do.
-const SPEC_PADDING: usize = 560;
+const SPEC_PADDING: usize = 300;
 /// The id of number 0 says that it was created then; every further one a millisecond later.
 const FIRST_MILLISECOND: u64 = 1_767_225_600_000;
 

@@ -33,17 +33,7 @@ struct Data {
     #[serde(default, rename = "generation")]
     _generation: i64,
     #[serde(default, rename = "owner_references")]
-    _owner: Option<Owner>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Owner {
-    #[serde(default, rename = "id")]
-    _id: String,
-    #[serde(default, rename = "kind")]
-    _kind: String,
-    #[serde(default, rename = "href")]
-    _href: String,
+    _owner: Option<serde_json::Map<String, Value>>,
 }
 
 impl Event {

@@ -64,9 +64,9 @@ impl Mapping {
             if !at.ends_with(".timestamp") {
                 self.compare_time(at, time.round(Unit::Microsecond).unwrap(), ours.parse().unwrap());
             }
-        } else if at.ends_with(".id") && !self.ids.contains_key(recorded) {
+        } else if at.rsplit('.').next() == Some("id") && !self.ids.contains_key(recorded) {
             self.ids.insert(recorded.to_owned(), ours.to_owned());
-        } else if at.ends_with(".href") && ours.len() == recorded.len() {
+        } else if at.rsplit('.').next() == Some("href") && ours.len() == recorded.len() {
             // It comes before the id that it contains.
             assert!(ours.starts_with(BASE), "{at}");
         } else {
