@@ -74,7 +74,7 @@ async fn read(args: &Args, pages: mpsc::Sender<usize>) -> anyhow::Result<()> {
 enum Target {
     Nowhere,
     RabbitMq { channel: Channel, exchange: String, _connection: Connection },
-    PubSub(Publisher),
+    PubSub(Box<Publisher>),
 }
 
 impl Target {
@@ -89,7 +89,7 @@ impl Target {
         let publisher = Publisher::builder(&args.topic)
             .with_endpoint(format!("http://{emulator}"))
             .with_credentials(anonymous::Builder::new().build());
-        Ok(Self::PubSub(publisher.build().await?))
+        Ok(Self::PubSub(Box::new(publisher.build().await?)))
     }
 
     async fn publish(&self, count: usize, body: &[u8]) -> anyhow::Result<()> {

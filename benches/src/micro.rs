@@ -17,10 +17,7 @@ pub(crate) fn rows(rounds: usize) -> Vec<Row> {
     let json = resource().to_string();
     let value: Value = resource();
     let max_age = MaxAge { ready: Duration::from_mins(30), not_ready: Duration::from_secs(10) };
-    let parsed = match Resource::parse(&json) {
-        Ok(parsed) => parsed,
-        Err(_) => return Vec::new(),
-    };
+    let Ok(parsed) = Resource::parse(&json) else { return Vec::new() };
     let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(24 * 365 * 56);
     let fields = json!({
         "resource_id": ".id", "resource_type": ".kind", "region": ".metadata.labels.region",

@@ -23,9 +23,8 @@ impl Sentinel {
     pub(crate) fn start(api: &str, broker: &[(&str, String)]) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         let config = folder.path().join("sentinel.yaml");
-        let text = format!(
-            "resource_type: clusters\npoll_interval: 1h\nhyperfleet_api:\n  endpoint: {api}\n  timeout: 30s\n"
-        );
+        let text =
+            format!("resource_type: clusters\npoll_interval: 1h\nhyperfleet_api:\n  endpoint: {api}\n  timeout: 30s\n");
         std::fs::write(&config, text)?;
         let address = format!("127.0.0.1:{}", free_port()?);
         let binary = beside("watchfire")?;
@@ -64,7 +63,8 @@ impl Sentinel {
     /// Resident memory in MiB: at its peak, or now.
     pub(crate) fn memory(&self, which: &str) -> anyhow::Result<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix(which)).context("find the memory of the process")?;
+        let line =
+            status.lines().find_map(|line| line.strip_prefix(which)).context("find the memory of the process")?;
         let kib: f64 = line.trim_start_matches(':').trim().trim_end_matches(" kB").trim().parse()?;
         Ok(kib / 1024.0)
     }

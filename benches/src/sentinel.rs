@@ -123,24 +123,19 @@ async fn rabbitmq(url: &str, resources: u32, rounds: usize) -> anyhow::Result<Ro
     let exchange = format!("watchfire-bench-{}", std::process::id());
     let connection = Connection::connect(url, ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;
-    let mut options = ExchangeDeclareOptions::default();
-    options.durable = true;
+    let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
     channel.exchange_declare(exchange.as_str().into(), ExchangeKind::Fanout, options, FieldTable::default()).await?;
     let api = Api::start(resources, FleetState::Due).await?;
-    let broker = [
-        ("BROKER_TYPE", "rabbitmq".to_owned()),
-        ("BROKER_URL", url.to_owned()),
-        ("BROKER_EXCHANGE", exchange.clone()),
-    ];
+    let broker =
+        [("BROKER_TYPE", "rabbitmq".to_owned()), ("BROKER_URL", url.to_owned()), ("BROKER_EXCHANGE", exchange.clone())];
     let (mut ours, mut bare) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         fresh_queue(&channel, &exchange).await?;
         ours.push(due(&api.url, &broker, resources).await?);
         fresh_queue(&channel, &exchange).await?;
         let size = EVENT_BYTES.to_string();
-        let seconds = ceiling(&[
-            "--api", &api.url, "--fields", FIELDS, "--amqp", url, "--topic", &exchange, "--size", &size,
-        ])?;
+        let seconds =
+            ceiling(&["--api", &api.url, "--fields", FIELDS, "--amqp", url, "--topic", &exchange, "--size", &size])?;
         bare.push(f64::from(resources) / seconds);
     }
     channel.queue_delete(exchange.as_str().into(), QueueDeleteOptions::default()).await?;
@@ -157,8 +152,7 @@ async fn rabbitmq(url: &str, resources: u32, rounds: usize) -> anyhow::Result<Ro
 /// An empty durable queue on the exchange, so that every round begins with the same broker.
 async fn fresh_queue(channel: &Channel, exchange: &str) -> anyhow::Result<()> {
     channel.queue_delete(exchange.into(), QueueDeleteOptions::default()).await?;
-    let mut options = QueueDeclareOptions::default();
-    options.durable = true;
+    let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
     channel.queue_declare(exchange.into(), options, FieldTable::default()).await?;
     let options = QueueBindOptions::default();
     channel.queue_bind(exchange.into(), exchange.into(), "".into(), options, FieldTable::default()).await?;
@@ -179,9 +173,8 @@ async fn pubsub(host: &str, resources: u32, rounds: usize) -> anyhow::Result<Row
     for _ in 0..rounds {
         ours.push(due(&api.url, &broker, resources).await?);
         let size = EVENT_BYTES.to_string();
-        let seconds = ceiling(&[
-            "--api", &api.url, "--fields", FIELDS, "--emulator", host, "--topic", &topic, "--size", &size,
-        ])?;
+        let seconds =
+            ceiling(&["--api", &api.url, "--fields", FIELDS, "--emulator", host, "--topic", &topic, "--size", &size])?;
         bare.push(f64::from(resources) / seconds);
     }
     Ok(Row {
@@ -205,7 +198,8 @@ async fn due(api: &str, broker: &[(&str, String)], resources: u32) -> anyhow::Re
 
 /// Runs a ceiling as a process of its own and returns its seconds.
 fn ceiling(args: &[&str]) -> anyhow::Result<f64> {
-    let output = tokio::task::block_in_place(|| Command::new(std::env::current_exe()?).arg("ceiling").args(args).output())?;
+    let output =
+        tokio::task::block_in_place(|| Command::new(std::env::current_exe()?).arg("ceiling").args(args).output())?;
     ensure!(output.status.success(), "the ceiling failed: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).trim().parse().context("read the ceiling's seconds")
 }

@@ -131,9 +131,10 @@ impl Sentinel {
         self.heartbeat.beat();
         let (sender, due) = mpsc::channel(WINDOW);
         let in_flight = Arc::clone(&self.in_flight);
-        let publishing = self.publisher.clone().run(due, &self.broker_state, &self.heartbeat, token, |due: &Due, at| {
-            let published = Published { generation: due.generation, at };
-            in_flight.lock().unwrap_or_else(PoisonError::into_inner).confirm(&due.id, published);
+        let publisher = self.publisher.clone();
+        let confirmations = publisher.run(due, &self.broker_state, &self.heartbeat, token, |due: &Due, at| {
+            let ours = Published { generation: due.generation, at };
+            in_flight.lock().unwrap_or_else(PoisonError::into_inner).confirm(&due.id, ours);
         });
         let mut walk = Walk {
             config: &self.config,
@@ -161,7 +162,7 @@ impl Sentinel {
             drop(walk);
             (result, cycle)
         };
-        let ((fetched, mut cycle), outcome) = join(fetching, publishing).await;
+        let ((fetched, mut cycle), outcome) = join(fetching, confirmations).await;
         cycle.published = outcome.published;
         cycle.failed = outcome.failed;
         self.conclude(cycle, &fetched, outcome, begun.elapsed(), token);
