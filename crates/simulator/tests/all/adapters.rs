@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use watchfire_simulator::adapter::{Handled, Push};
 use watchfire_simulator::{
-    Adapter, AdapterConfig, Dialect, Fault, Knobs, NewResource, Scope, Simulator, Status, Times,
+    Adapter, AdapterConfig, Dialect, Fault, Knobs, NewResource, Patch, Scope, Simulator, Status, Times,
 };
 
 use crate::support::{Running, client, serve, spawn};
@@ -70,6 +70,11 @@ async fn dns_waits_for_validation_in_every_dialect() {
         assert_eq!(send("dns", event("2", &running.simulator, &id)).await, 204);
         assert!(running.simulator.get("clusters", &id).unwrap().is_ready(), "{dialect:?}");
         assert_eq!(dns.counters().answers[&201], 2);
+
+        // What validation said of the generation before does not help.
+        running.simulator.patch("clusters", &id, Patch::spec(&json!({"replicas": 5}))).unwrap();
+        assert_eq!(send("dns", event("3", &running.simulator, &id)).await, 204);
+        assert_eq!(dns.counters().preconditions_not_met, 2, "{dialect:?}");
     }
 }
 
@@ -110,7 +115,7 @@ async fn every_knob_does_what_it_says() {
     assert_eq!(validation.counters().answers[&204], 1);
     handle(Knobs { failures: 1.0, ..later(-40) }).await;
     assert_eq!(stored().unwrap().status("Available"), Some(Status::False));
-    simulator.patch("clusters", &id, watchfire_simulator::Patch::spec(&json!({"a": 1}))).unwrap();
+    simulator.patch("clusters", &id, Patch::spec(&json!({"a": 1}))).unwrap();
     handle(Knobs { stale_generation: true, ..later(-30) }).await;
     assert_eq!(stored().unwrap().observed_generation, 1);
     let before = watchfire_runtime::clock::now();

@@ -13,12 +13,15 @@ async fn fleet(count: u32, state: FleetState) -> Running {
 
 async fn keys(running: &Running, extra: &str, size: &str) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
+    let mut first = None;
     loop {
         let after = all.last().map_or("", String::as_str);
         let search = format!("id > '{after}'{extra}");
         let page = running.get("/clusters", &[("size", size), ("order", "id asc"), ("search", &search)]).await;
         let (ids, total) = (page.ids(), page.json()["total"].as_u64().unwrap());
-        assert!(ids.len() as u64 == total || (ids.len() as u64) < total && ids.len() == size.parse::<usize>().unwrap());
+        let promised = *first.get_or_insert(total);
+        assert_eq!(promised, total + all.len() as u64);
+        assert!(ids.len() as u64 == total || ids.len() == size.parse::<usize>().unwrap());
         if ids.is_empty() {
             return all;
         }
