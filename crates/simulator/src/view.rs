@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 
 use crate::dialect::{Dialect, Phase};
 use crate::kind::Kind;
+use crate::problem::Problem;
 use crate::resource::{Condition, Labels, Owner, Resource};
 
 /// Who the API says did everything.
@@ -48,13 +49,32 @@ impl Fields {
     /// Everything; only this includes `tenancy`.
     pub(crate) const ALL: Self = Self(u16::MAX);
 
-    /// Reads a comma list; `id` is always included, a dotted name includes its top-level field.
-    pub(crate) fn parse(text: &str) -> Self {
-        let bit = |name: &str| {
-            let top = name.trim().split('.').next().unwrap_or_default();
-            NAMES.iter().position(|known| *known == top).map_or(0, |at| 1 << at)
-        };
-        Self(text.split(',').map(bit).fold(1, |all, one| all | one))
+    /// Reads a comma list as today's API does; `id` is always included.
+    ///
+    /// A field that is an object is named by its parts (`status.conditions.*`), and one that the kind does not have is
+    /// refused: only children have `owner_references.*`.
+    pub(crate) fn parse(text: &str, kind: &Kind) -> Result<Self, Problem> {
+        let bit = |name: &str| NAMES.iter().position(|known| *known == name).map(|at| 1 << at);
+        let mut fields = Self(1);
+        let mut unknown = Vec::new();
+        for name in text.split(',').map(str::trim) {
+            let known = match name {
+                "status.conditions" | "status.conditions.*" | "status.*" => bit("status"),
+                "owner_references.*" if kind.parent.is_some() => bit("owner_references"),
+                "owner_references" if kind.parent.is_none() => Some(0),
+                "status" | "owner_references" => None,
+                name => bit(name),
+            };
+            match known {
+                Some(known) => fields.0 |= known,
+                None => unknown.push(name),
+            }
+        }
+        if unknown.is_empty() {
+            return Ok(fields);
+        }
+        let (kind, unknown) = (&kind.name, unknown.join(", "));
+        Err(Problem::validation(format!("The following field(s) doesn't exist in `{kind}`: {unknown}")))
     }
 
     fn has(self, name: &str) -> bool {

@@ -85,7 +85,6 @@ pub(super) fn list(
     let (page, size) = paging(query)?;
     let order = order(get("order").unwrap_or("created_time desc"))?;
     let plan = search::plan(search::parse(get("search").unwrap_or_default())?);
-    let fields = get("fields").filter(|fields| !fields.is_empty()).map_or(Fields::ALL, Fields::parse);
     let begins = page == 1 && plan.after.is_none();
 
     let fleet = simulator.read();
@@ -101,6 +100,11 @@ pub(super) fn list(
         owner: owner.as_deref(),
     };
     let total = table.list(&query, &mut |row| rows.push(row));
+    // Like today's API, which looks at the first item: an empty page refuses no field.
+    let fields = match get("fields") {
+        Some(fields) if !fields.is_empty() && !rows.is_empty() => Fields::parse(fields, &table.kind)?,
+        _ => Fields::ALL,
+    };
     let order = if rows.len() == 1 { ConditionOrder::ByType } else { ConditionOrder::AsWritten };
     let style = Style { dialect: fleet.dialect, kind: &table.kind, fields, order };
     let mut out = Vec::with_capacity(64 + rows.len() * if fields == Fields::ALL { 2560 } else { 1536 });

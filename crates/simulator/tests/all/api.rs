@@ -238,6 +238,9 @@ async fn lists_are_ordered_projected_and_refused() {
     let by_name = running.get("/clusters", &[("order", "generation,name desc"), ("fields", "name")]).await;
     assert_eq!(names(&by_name), ["ccc", "bbb", "aaa"]);
     assert_eq!(by_name.json()["items"][0].as_object().unwrap().len(), 2);
+    let parts = running.get("/clusters", &[("fields", "status.conditions.*,owner_references"), ("size", "1")]).await;
+    assert!(parts.json()["items"][0]["status"]["conditions"].is_array());
+    assert_eq!(running.get("/nodepools", &[("fields", "status")]).await.status, 200, "an empty page refuses no field");
     let oldest = running.get("/clusters", &[("order", "created_time asc, id asc"), ("size", "2"), ("page", "2")]).await;
     assert_eq!(names(&oldest), ["ccc"]);
     for (key, value) in [
@@ -251,6 +254,9 @@ async fn lists_are_ordered_projected_and_refused() {
         ("search", "labels.a-b='c'"),
         ("search", "not labels.a='b'"),
         ("search", "id >"),
+        ("fields", "id,status"),
+        ("fields", "owner_references.*"),
+        ("fields", "colour"),
     ] {
         let answer = running.get("/clusters", &[(key, value)]).await;
         assert_eq!((answer.status, &answer.json()["status"]), (400, &json!(400)), "{key}={value}");
