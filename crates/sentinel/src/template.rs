@@ -46,7 +46,7 @@ pub const MAX_NESTING: usize = 64;
 /// The largest output of a template, and of each `print` in it, in bytes: below what every broker takes.
 pub const MAX_OUTPUT: usize = 1024 * 1024;
 
-/// How much a run may do: nodes visited plus bytes made, some tens of milliseconds.
+/// How much a run may do: values looked at plus bytes compared and made, some tens of milliseconds.
 pub const MAX_WORK: usize = 4 * 1024 * 1024;
 
 /// A compiled template.
