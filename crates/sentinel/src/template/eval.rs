@@ -46,7 +46,7 @@ struct Eval<'v, 'r> {
 }
 
 impl<'v> Eval<'v, '_> {
-    /// Accounts for work: an operand or a round of a range is one unit, and so is a byte compared or made for later use.
+    /// Accounts for work: an operand or a round of a range is one unit, so is a byte compared or made for later.
     /// What is written out is bounded by itself.
     fn spend(&mut self, units: usize, at: usize) -> Run<()> {
         self.work = self.work.saturating_add(units).saturating_add(1);
