@@ -101,13 +101,15 @@ impl fmt::Display for Problem {
             Problem::Empty => f.write_str("has no value: give a path such as .id, or leave the key out"),
             Problem::Path(path) => write!(
                 f,
-                "{path:?} is not a path: segments are letters, digits, _ and -; for any other key write {{{{ index .labels \"a.b/c\" }}}}"
+                "{path:?} is not a path: segments are letters, digits, _ and -; \
+                 for any other key write {{{{ index .labels \"a.b/c\" }}}}"
             ),
             Problem::Literal(text) => {
                 let hint = text.strip_prefix("resource.").unwrap_or(text);
                 write!(
                     f,
-                    "{text:?} is neither a path nor a template: a path begins with a dot (.{hint}), a literal needs {{{{ {text:?} }}}}"
+                    "{text:?} is neither a path nor a template: \
+                     a path begins with a dot (.{hint}), a literal needs {{{{ {text:?} }}}}"
                 )
             }
             Problem::Template(error) => write!(f, "template: {error}"),

@@ -2,8 +2,8 @@
 //! result on the same data.
 //!
 //! Supported: text, fields (`.a.b`, `$`, `$x.a`, `(pipeline).a`), `if`, `with`, `range` with their `else`, `break`,
-//! `continue`, variables, pipelines, parentheses, every literal but complex numbers, comments, trim markers, and the functions
-//! `and or not eq ne lt le gt ge index len print printf println` with the verbs `%s %d %v %q %f %%`. Everything
+//! `continue`, variables, pipelines, parentheses, every literal but complex numbers, comments, trim markers, and the
+//! functions `and or not eq ne lt le gt ge index len print printf println` with the verbs `%s %d %v %q %f %%`. Everything
 //! else is refused when the template is parsed.
 //!
 //! As in a Go program that decodes JSON, integers are `int64`, other numbers `float64`, objects
@@ -11,12 +11,12 @@
 //!
 //! Different from Go on purpose:
 //!
-//! - A key that is absent or null, at any depth, is the empty string instead of `<no value>`, `<nil>` or an error. It is false in
-//!   `if`, an empty list for `range`, equal to `nil` and to `""`, and different from everything else. A callback
+//! - A key that is absent or null, at any depth, is the empty string instead of `<no value>`, `<nil>` or an error.
+//!   It is false in `if`, an empty list for `range`, equal to `nil` and to `""`, and different from everything else. A callback
 //!   hears of it, unless the template only asked whether it is there (`if`, `with`, `and`, `or`, `not`, `eq .. nil`,
 //!   a `range` that has an `else`).
-//! - What could only fail when it is reached is refused at once: `nil` as a command, arguments to what is not a function, a wrong
-//!   number of arguments, assignment to an undeclared variable, an integer constant beyond 64 bits.
+//! - What could only fail when it is reached is refused at once: `nil` as a command, arguments to what is not a
+//!   function, a wrong number of arguments, assignment to an undeclared variable, an integer constant beyond 64 bits.
 //! - Bounds: [`MAX_SOURCE`], [`MAX_NESTING`], [`MAX_OUTPUT`], [`MAX_WORK`]. A template ends, and never exhausts
 //!   stack or memory.
 //! - Strings are UTF-8: a literal whose escapes make other bytes is refused.
@@ -46,7 +46,7 @@ pub const MAX_NESTING: usize = 64;
 /// The largest output of a template, and of each `print` in it, in bytes: below what every broker takes.
 pub const MAX_OUTPUT: usize = 1024 * 1024;
 
-/// How much a run may do: nodes visited plus bytes made, some tens of milliseconds.
+/// How much a run may do: values looked at plus bytes compared and made, some tens of milliseconds.
 pub const MAX_WORK: usize = 4 * 1024 * 1024;
 
 /// A compiled template.

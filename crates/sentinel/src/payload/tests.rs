@@ -183,13 +183,14 @@ fn maps_and_lists_nest_and_keep_their_order_and_case() {
 #[test]
 fn what_is_missing_is_empty_and_reported_once_per_field() {
     let message_data = json!({
-        "plain": ".gone", "deep": {"list": [".a.b.c", "{{.x}}{{.x}}{{.y}}"]}, "null": ".spec.note", "through": ".id.x",
+        "plain": ".gone", "again": ".gone", "deep": {"list": [".a.b.c", "{{.x}}{{.x}}{{.y}}"]}, "null": ".spec.note", "through": ".id.x",
         "item": ".spec.zones.0", "asked": "{{if .gone}}x{{end}}"
     });
     let (data, missing) = built(&message_data, &node_pool());
-    assert_eq!(data, r#"{"plain":"","deep":{"list":["",""]},"null":"","through":"","item":"","asked":""}"#);
+    assert_eq!(data, r#"{"plain":"","again":"","deep":{"list":["",""]},"null":"","through":"","item":"","asked":""}"#);
     let expected = [
         "plain .gone",
+        "again .gone",
         "deep.list[0] .a.b.c",
         "deep.list[1] .x",
         "deep.list[1] .y",

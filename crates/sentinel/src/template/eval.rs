@@ -46,7 +46,8 @@ struct Eval<'v, 'r> {
 }
 
 impl<'v> Eval<'v, '_> {
-    /// Accounts for work: a node is one unit, and so is a byte looked at or made.
+    /// Accounts for work: an operand or a round of a range is one unit, so is a byte compared or made for later.
+    /// What is written out is bounded by itself.
     fn spend(&mut self, units: usize, at: usize) -> Run<()> {
         self.work = self.work.saturating_add(units).saturating_add(1);
         if self.work > MAX_WORK {
@@ -59,7 +60,6 @@ impl<'v> Eval<'v, '_> {
         for node in nodes {
             let flow = match node {
                 Node::Text(text) => {
-                    self.spend(text.len(), 0)?;
                     self.out.push_str(text);
                     Flow::Next
                 }
@@ -89,7 +89,6 @@ impl<'v> Eval<'v, '_> {
 
     fn write(&mut self, value: &Value<'v>, at: usize) -> Run<()> {
         self.report(value);
-        let before = self.out.len();
         match value {
             Value::Nil => self.out.push_str("<no value>"),
             value => match value.as_str() {
@@ -97,8 +96,7 @@ impl<'v> Eval<'v, '_> {
                 None => Printer::new(&mut self.out).print(std::slice::from_ref(value)),
             },
         }
-        self.out.check().map_err(|what| Stop { what, at })?;
-        self.spend(self.out.len() - before, at)
+        self.out.check().map_err(|what| Stop { what, at })
     }
 
     /// Tells that a missing key was used for more than asking whether it is there.

@@ -41,10 +41,6 @@ impl Buffer {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.text.len()
-    }
-
     pub(super) fn check(&self) -> Result<(), String> {
         if self.full { Err(format!("the output is larger than {MAX_OUTPUT} bytes")) } else { Ok(()) }
     }
@@ -180,7 +176,6 @@ impl<'b> Printer<'b> {
             match d.integer() {
                 Some(width) => {
                     self.flags.minus |= width < 0;
-                    self.flags.zero &= width >= 0;
                     self.flags.width = usize::try_from(width.unsigned_abs()).ok();
                 }
                 None => self.out.push_str("%!(BADWIDTH)"),
@@ -509,15 +504,10 @@ impl Directives<'_, '_> {
         let digits = self.rest.get(1..end).filter(|n| n.chars().all(|c| c.is_ascii_digit()));
         let number: Option<usize> = digits.and_then(|n| n.parse().ok());
         self.skip(end + 1);
+        self.indexed = number.is_some();
         match number.and_then(|n| n.checked_sub(1)) {
-            Some(index) if index < self.args.len() => {
-                self.next = index;
-                self.indexed = true;
-            }
-            other => {
-                self.good = false;
-                self.indexed = other.is_some();
-            }
+            Some(index) if index < self.args.len() => self.next = index,
+            _ => self.good = false,
         }
     }
 

@@ -250,33 +250,14 @@ impl<'s> Lexer<'s> {
         })
     }
 
-    /// Takes what looks like a number; whether it is one is decided when it is read.
+    /// Takes what looks like a number, with all that is glued to it; whether it is one is decided when it is read.
     fn number(&mut self) -> Kind {
         self.accept("+-");
-        let mut digits = "0123456789_";
-        if self.accept("0") {
-            if self.accept("xX") {
-                digits = "0123456789abcdefABCDEF_";
-            } else if self.accept("oO") {
-                digits = "01234567_";
-            } else if self.accept("bB") {
-                digits = "01_";
-            }
-        }
-        self.accept_while(|c| digits.contains(c));
+        self.accept_while(alphanumeric);
         if self.accept(".") {
-            self.accept_while(|c| digits.contains(c));
+            self.accept_while(alphanumeric);
         }
-        let exponent = match digits.len() {
-            11 => "eE",
-            23 => "pP",
-            _ => "",
-        };
-        if self.accept(exponent) {
-            self.accept("+-");
-            self.accept_while(|c| c.is_ascii_digit() || c == '_');
-        }
-        // What is glued to it is part of it, and makes it a complex number or none.
+        // An exponent's sign, or the second half of a complex number.
         self.accept_while(|c| alphanumeric(c) || c == '+' || c == '-');
         Kind::Number
     }

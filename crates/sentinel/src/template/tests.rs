@@ -292,13 +292,16 @@ fn output_is_bounded() {
 
 #[test]
 fn work_is_bounded() {
-    let data = json!({"n": i64::MAX, "s": "x".repeat(500_000), "list": vec![0; 1000], "big": vec!["y"; 100_000]});
+    let map: serde_json::Map<_, _> = (0..10_000).map(|i| (i.to_string(), json!(i))).collect();
+    let data =
+        json!({"n": i64::MAX, "map": map, "s": "x".repeat(500_000), "list": vec![0; 1000], "big": vec!["y"; 100_000]});
     for source in [
         "{{range .n}}{{end}}",
         "{{range 9223372036854775807}}{{continue}}{{end}}",
         "{{range .list}}{{range $.list}}{{range $.list}}{{end}}{{end}}{{end}}",
         "{{range .list}}{{if eq $.s $.s}}{{end}}{{end}}",
         "{{range .list}}{{$x := print $.s}}{{end}}",
+        "{{range .list}}{{range $.map}}{{break}}{{end}}{{end}}",
         "{{range .list}}{{$x := printf \"%100000d\" 1}}{{end}}",
         "{{$x := \"x\"}}{{range .n}}{{$x = print $x $x}}{{end}}",
         "{{range .list}}{{range $.list}}{{if 1}}{{if 1}}{{if 1}}{{if 1}}{{end}}{{end}}{{end}}{{end}}{{end}}{{end}}",
@@ -311,10 +314,18 @@ fn work_is_bounded() {
 
 #[test]
 fn data_nested_deeper_than_json_can_be_is_an_error_not_an_overflow() {
-    let nested =
-        |n: usize| (0..n).fold(json!(1), |inner, i| if i % 2 == 0 { json!([inner]) } else { json!({"a": inner}) });
+    let nested = |n: usize| {
+        (0..n).fold(json!(1), |inner, i| match i % 2 {
+            0 => Json::Array(vec![inner]),
+            _ => Json::Object([("a".to_owned(), inner)].into_iter().collect()),
+        })
+    };
     assert!(render("{{.}}", &nested(200)).0.is_ok());
     assert!(render("{{.}}", &nested(201)).0.is_err());
+    let abyss = nested(20_000);
+    assert!(render("{{.}}", &abyss).0.is_err());
+    // Dropping it would recurse as deep.
+    std::mem::forget(abyss);
 }
 
 #[test]
