@@ -89,6 +89,7 @@ async fn play(args: &DemoArgs) -> Result<(), Failure> {
     let families = Families::register(&mut registry);
     let health = Health::new();
     let mut tasks = Tasks::new();
+    tasks.listen().context("start the demo")?;
     let token = tasks.token();
     for plural in ["clusters", "nodepools"] {
         let config = sentinel_config(plural, &api)?;
@@ -131,7 +132,9 @@ async fn play(args: &DemoArgs) -> Result<(), Failure> {
     }
     let waiting = not_ready(&fleet);
     if seconds.is_some() && waiting > 0 {
-        return Err(Failure::Failed(anyhow!("{waiting} resources did not become Ready in time; give it more --seconds")));
+        return Err(Failure::Failed(anyhow!(
+            "{waiting} resources did not become Ready in time; give it more --seconds"
+        )));
     }
     Ok(())
 }
