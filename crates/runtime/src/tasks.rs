@@ -130,6 +130,7 @@ pub struct Tasks {
     tokens: [CancellationToken; STAGES.len()],
     metrics: Metrics,
     health: Option<Health>,
+    signals: Option<Signals>,
 }
 
 impl Tasks {
@@ -146,6 +147,13 @@ impl Tasks {
     /// Returns the token that tells a stage to stop.
     pub fn stage_token(&self, stage: Stage) -> CancellationToken {
         self.tokens[stage as usize].clone()
+    }
+
+    /// Listens for signals from here on: one that comes while the process is still being put together is no sudden
+    /// death, [`Tasks::run`] stops at once for it.
+    pub fn listen(&mut self) -> Result<(), TaskError> {
+        self.signals = Some(Signals::listen().map_err(TaskError::Signals)?);
+        Ok(())
     }
 
     /// Makes readiness go red as soon as the stop begins.
@@ -249,8 +257,11 @@ impl Tasks {
     /// Runs until SIGTERM, SIGINT, a cancelled [`Tasks::token`] or the end of an essential task; then stops in order.
     ///
     /// A second signal ends the process on the spot, with status 143 or 130.
-    pub async fn run(self, grace: Duration) -> Result<(), TaskError> {
-        let signals = Signals::listen().map_err(TaskError::Signals)?;
+    pub async fn run(mut self, grace: Duration) -> Result<(), TaskError> {
+        let signals = match self.signals.take() {
+            Some(signals) => signals,
+            None => Signals::listen().map_err(TaskError::Signals)?,
+        };
         self.run_with(signals, grace, |signal| std::process::exit(signal.exit_code())).await
     }
 

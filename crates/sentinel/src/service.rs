@@ -149,14 +149,15 @@ impl Sentinel {
             let failed = |error: &api::Error| {
                 api_state.down(format!("{}; {}", chain(error), error.hint()));
             };
-            let result = async {
+            // Waiting for an API that is away can take longer than the grace period; nothing of it is half done.
+            let listing = async {
                 let search = self.query.search.as_deref();
                 let proof = self.projection.prove(&self.api, search, &self.config.payload, &failed);
                 self.heartbeat.during(proof).await?;
                 self.query.fields = self.projection.fields().map(str::to_owned);
                 walk.run(&mut Pages::new(&self.api, &self.query, &failed), &self.heartbeat, token).await
-            }
-            .await;
+            };
+            let result = token.run_until_cancelled(listing).await.unwrap_or(Ok(()));
             let cycle = walk.cycle;
             // Only when the sender is gone does the publisher know that nothing more will come.
             drop(walk);
@@ -185,12 +186,14 @@ impl Sentinel {
         }
         self.metrics.cycle(took, cycle.due);
         match fetched {
+            // Told to stop: how the API is was not learnt.
+            Ok(()) if token.is_cancelled() => {}
             Ok(()) => {
                 self.api_state.up();
                 if std::mem::take(&mut self.api_failing) {
                     info!("the API answers again");
                 }
-                if outcome.failed == 0 && !token.is_cancelled() {
+                if outcome.failed == 0 {
                     self.metrics.succeeded(now);
                 }
                 debug!(

@@ -1,5 +1,6 @@
 //! Opens the configured broker.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -36,6 +37,13 @@ pub(crate) async fn open(config: BrokerConfig, metrics: &Metrics, tasks: &mut Ta
                 "broker-retention",
                 work.retention.run(tasks.stage_token(Stage::Workers)),
             );
+            // After the workers, which mark in it what they delivered.
+            let (store, stop) = (embedded.store().clone(), tasks.stage_token(Stage::Outbox));
+            tasks.essential_at(Stage::Outbox, "broker-store", async move {
+                stop.cancelled().await;
+                store.close().await;
+                Ok::<_, Infallible>(())
+            });
             Arc::new(embedded)
         }
     };

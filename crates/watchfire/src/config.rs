@@ -1,5 +1,7 @@
 //! `watchfire config`, and how every command reads its configuration.
 
+mod object;
+
 use std::fmt::Write as _;
 
 use anyhow::Context;
@@ -44,6 +46,7 @@ pub(crate) fn run(command: &ConfigCommand) -> Result<(), Failure> {
 
 /// Reads file and environment; every problem of both is in one error.
 pub(crate) fn load(args: &ConfigArgs, env: &Env) -> Result<Loaded, ConfigError> {
+    object::refuse(&args.config)?;
     let document = Document::<RawConfig>::read(&args.config)?;
     let env = match &args.broker_config {
         Some(path) => env.or(&broker::read(path)?),

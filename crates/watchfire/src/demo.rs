@@ -89,6 +89,7 @@ async fn play(args: &DemoArgs) -> Result<(), Failure> {
     let families = Families::register(&mut registry);
     let health = Health::new();
     let mut tasks = Tasks::new();
+    tasks.listen().context("start the demo")?;
     let token = tasks.token();
     for plural in ["clusters", "nodepools"] {
         let config = sentinel_config(plural, &api)?;

@@ -1,9 +1,11 @@
 //! How a command ends when it does not end well: a message with its whole chain, and an exit code for scripts.
 
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
+use watchfire_delivery::{sink, store};
 use watchfire_runtime::config::ConfigError;
+use watchfire_runtime::tasks::TaskError;
 
 /// Wrong usage or configuration (EX_USAGE); 1 is everything else.
 const USAGE: u8 = 64;
@@ -41,18 +43,42 @@ impl From<anyhow::Error> for Failure {
 /// Prints what a command was asked for. A closed pipe is not a failure: whoever reads has read enough.
 pub(crate) fn say(text: &str) -> Result<(), Failure> {
     match writeln!(io::stdout().lock(), "{}", text.trim_end()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Failure::Failed(anyhow::Error::from(error).context("write to standard output")))
         }
         _ => Ok(()),
     }
 }
 
-/// Tells a person why a command failed.
+/// Tells a person why a command failed, and what to try.
 pub(crate) fn complain(failure: &Failure) {
     let (Failure::Configuration(error) | Failure::Failed(error)) = failure;
+    let hint = hint(error).map(|hint| format!("; {hint}")).unwrap_or_default();
     // Nobody is left to tell if standard error is closed.
-    let _unheard = writeln!(io::stderr().lock(), "watchfire: {error:#}");
+    let _unheard = writeln!(io::stderr().lock(), "watchfire: {error:#}{hint}");
+}
+
+/// What the first cause that knows says can be done about it.
+fn hint(error: &anyhow::Error) -> Option<&'static str> {
+    error.chain().find_map(|cause| {
+        if let Some(cause) = cause.downcast_ref::<store::Error>() {
+            Some(cause.hint())
+        } else if let Some(cause) = cause.downcast_ref::<sink::Error>() {
+            Some(cause.hint())
+        } else if let Some(TaskError::Overrun { .. }) = cause.downcast_ref() {
+            Some("give it a longer --grace-period, or see in the log what these tasks waited for")
+        } else if let Some(ConfigError::Read { source, .. }) = cause.downcast_ref() {
+            Some(match source.kind() {
+                ErrorKind::NotFound => "check the path",
+                ErrorKind::IsADirectory => "name the file in it",
+                ErrorKind::PermissionDenied => "let this user read it",
+                ErrorKind::InvalidData => "write it in UTF-8; is it the right file?",
+                _ => "check that it is a plain file",
+            })
+        } else {
+            None
+        }
+    })
 }
 
 /// Tells a person how the command line is meant; asking for help is no failure.

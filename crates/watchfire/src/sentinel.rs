@@ -34,6 +34,7 @@ async fn serve(args: &SentinelArgs) -> Result<(), Failure> {
 
     let health = Health::new();
     let mut tasks = Tasks::new();
+    tasks.listen().context("start the sentinel")?;
     let mut registry = metrics::registry("sentinel", env!("CARGO_PKG_VERSION"));
     tasks.register(&mut registry);
     telemetry.register(&mut registry);

@@ -1,0 +1,62 @@
+//! Tells what to do with a Kubernetes object where the sentinel's own file is expected.
+//!
+//! The operator's form of the sentinel keeps the same settings in a SentinelConfig, under other names and below `spec`.
+//! "Unknown key" four times would be true and of no help.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use watchfire_runtime::config::{ConfigError, Document};
+
+/// The keys below a SentinelConfig's `spec`, and what to write instead.
+const SPEC: [(&str, &str); 7] = [
+    ("resourceType", "write resource_type"),
+    ("pollInterval", "write poll_interval"),
+    ("backoffNotReady", "write max_age_not_ready"),
+    ("backoffReady", "write max_age_ready"),
+    ("shardSelector", "write resource_selector; matchLabels and matchExpressions stay as they are"),
+    ("hyperfleetAPI", "write hyperfleet_api, and endpoint for its url"),
+    (
+        "broker",
+        "set BROKER_TYPE, and BROKER_PROJECT_ID and BROKER_TOPIC or BROKER_URL and BROKER_EXCHANGE, in the environment",
+    ),
+];
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Object {
+    api_version: String,
+    kind: String,
+    #[serde(default)]
+    spec: BTreeMap<String, IgnoredAny>,
+    #[serde(flatten)]
+    _rest: BTreeMap<String, IgnoredAny>,
+}
+
+/// Fails if the file holds a Kubernetes object. What cannot be read as one is left to whoever reads it next.
+pub(super) fn refuse(path: &Path) -> Result<(), ConfigError> {
+    let Ok(document) = Document::<Object>::read(path) else { return Ok(()) };
+    let Object { api_version, kind, spec, .. } = &document.value;
+    let mut problems = document.problems();
+    if kind == "SentinelConfig" {
+        problems.push(
+            "kind",
+            "this is a SentinelConfig object; write the keys of its spec at the top level of a file, under these names, \
+             and add decision: time_only to decide as the operator does",
+        );
+        for (key, instead) in SPEC.iter().filter(|(key, _)| spec.contains_key(*key)) {
+            problems.push(format!("spec.{key}"), *instead);
+        }
+    } else {
+        problems.push(
+            "kind",
+            format!(
+                "this is a Kubernetes object ({api_version} {kind}), not a sentinel's file; begin with resource_type \
+                 and hyperfleet_api, and keep a file that stands in a ConfigMap as a file of its own"
+            ),
+        );
+    }
+    problems.finish().map(drop)
+}

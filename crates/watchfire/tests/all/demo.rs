@@ -1,0 +1,83 @@
+//! `watchfire demo` as lines: what scripts and logs see.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tokio::io::AsyncReadExt;
+
+use crate::support::{DEADLINE, Process, command, run, text};
+
+/// The seconds in front of a line of the story.
+fn at(line: &str) -> f64 {
+    line.trim_start().split('s').next().and_then(|seconds| seconds.parse().ok()).unwrap_or_else(|| panic!("{line}"))
+}
+
+#[tokio::test]
+async fn the_demo_makes_everything_ready_tells_its_story_and_ends_well() {
+    let output = run(&["demo", "--seconds", "12", "--plain", "--spec-change"], &[]).await;
+    let story = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{story}{}", text(&output.stderr));
+    assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+    let first = |parts: &[&str]| {
+        let found = story.lines().find(|line| parts.iter().all(|part| line.contains(part)));
+        at(found.unwrap_or_else(|| panic!("{parts:?} not in:\n{story}")))
+    };
+    assert!(first(&["  event  ", "com.redhat.hyperfleet.cluster.reconcile"]) < 2.0, "{story}");
+    first(&["  event  ", "com.redhat.hyperfleet.nodepool.reconcile"]);
+    assert!(first(&["report", "dns False"]) < first(&["READY", "cluster/"]), "dns waits for validation:\n{story}");
+    first(&["report", "validation True"]);
+    first(&["READY", "nodepool/"]);
+    assert!(story.trim_end().ends_with("0 still on their way"), "{story}");
+
+    // The changed cluster's event follows the change within one poll interval of the demo, with room for a busy machine.
+    let changed = story.lines().position(|line| line.contains("  changed ")).expect("a spec change");
+    let lines: Vec<_> = story.lines().collect();
+    let cluster = lines[changed].split_whitespace().nth(2).expect("a subject");
+    let event = lines[changed..].iter().find(|line| line.contains("  event  ") && line.contains(cluster));
+    let waited = at(event.expect("an event after the change")) - at(lines[changed]);
+    assert!(waited < 2.0, "{waited}s after the change:\n{story}");
+    let ready = lines[changed..].iter().any(|line| line.contains("READY") && line.contains("generation 2"));
+    assert!(ready, "{story}");
+}
+
+#[tokio::test]
+async fn a_demo_that_is_too_short_fails_and_says_so() {
+    let output = run(&["demo", "--seconds", "1", "--plain"], &[]).await;
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stdout));
+    let said = text(&output.stderr);
+    assert!(said.contains("did not become Ready in time; give it more --seconds"), "{said}");
+}
+
+#[tokio::test]
+async fn the_demo_takes_as_many_clusters_as_it_is_told_and_one_second_is_the_least() {
+    let process = Process::start(command(&["demo", "--plain", "--seconds", "30", "--clusters", "9"]));
+    process.line(&["created", "cluster/alpha-8"]).await;
+    for args in [["--clusters", "0"], ["--clusters", "201"], ["--seconds", "x"]] {
+        let output = run(&["demo", args[0], args[1]], &[]).await;
+        assert_eq!(output.status.code(), Some(64), "{args:?}: {}", text(&output.stderr));
+    }
+}
+
+#[tokio::test]
+async fn a_closed_pipe_ends_the_printing_and_nothing_else() {
+    let mut command = command(&["demo", "--seconds", "9", "--plain"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a start");
+    let mut first = [0; 20];
+    child.stdout.take().expect("piped").read_exact(&mut first).await.expect("a beginning");
+    let output = tokio::time::timeout(DEADLINE, child.wait_with_output()).await.expect("in time").expect("an end");
+    assert!(output.status.success() && output.stderr.is_empty(), "{:?} {}", output.status, text(&output.stderr));
+}
+
+#[tokio::test]
+async fn an_interrupt_ends_the_demo_with_success() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let mut process = Process::start(command(&["demo", "--plain"]));
+        process.line(&["  event  "]).await;
+        process.signal(signal);
+        let status = process.ended().await;
+        assert_eq!(status.code(), Some(0), "{signal:?}: {}", process.err());
+        assert!(process.out().contains("resources Ready after"), "{}", process.out());
+        assert!(process.begun.elapsed() < Duration::from_secs(30));
+    }
+}
