@@ -27,6 +27,9 @@ pub(crate) const WINDOW: usize = 1000;
 /// Attempts for one event within one cycle.
 const ATTEMPTS: u32 = 4;
 
+/// A broker that asks for more time than this gets it: the next cycle decides anew.
+const MAX_WAIT: Duration = Duration::from_secs(10);
+
 const BACKOFF: Backoff =
     Backoff { initial: Duration::from_millis(200), multiplier: 2.0, jitter: 0.1, max: Duration::from_secs(2) };
 
@@ -118,7 +121,7 @@ impl Publisher {
                         debug!(id = due.id, error = %chain(&error), "event refused");
                         first_error.get_or_insert(error);
                         match after {
-                            Some(after) if attempt + 1 < ATTEMPTS && !token.is_cancelled() => {
+                            Some(after) if attempt + 1 < ATTEMPTS && after <= MAX_WAIT && !token.is_cancelled() => {
                                 wait = wait.max(Some(after));
                                 again.push(due);
                             }
