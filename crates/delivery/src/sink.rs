@@ -133,6 +133,18 @@ impl Error {
         }
     }
 
+    /// Whether it is about the far side as a whole, so that any other event would fare the same now.
+    pub fn is_sink_wide(&self) -> bool {
+        match self {
+            Self::Connect { .. }
+            | Self::Timeout { .. }
+            | Self::Denied { .. }
+            | Self::Misconfigured { .. }
+            | Self::Store { .. } => true,
+            Self::Unroutable { .. } | Self::Refused { .. } | Self::Status { .. } | Self::TooLarge { .. } => false,
+        }
+    }
+
     /// What the operator can check or change.
     pub fn hint(&self) -> &'static str {
         match self {

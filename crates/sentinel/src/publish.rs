@@ -42,6 +42,16 @@ pub(crate) struct Publisher {
     state: Arc<Mutex<Option<&'static str>>>,
 }
 
+/// What one attempt at a window came to.
+#[derive(Default)]
+struct Round {
+    first_error: Option<sink::Error>,
+    /// Nothing was taken, and every error was about the broker as a whole.
+    sink_wide: bool,
+    /// The longest wait that was asked for.
+    wait: Option<Duration>,
+}
+
 /// What became of a cycle's events.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Outcome {
@@ -76,79 +86,72 @@ impl Publisher {
                 break;
             }
             if down {
-                outcome.failed += window.len() as u64;
-                window.drain(..).for_each(|_| self.metrics.broker_error());
+                window.drain(..).for_each(|_| self.give_up(&mut outcome));
                 continue;
             }
-            let size = window.len() as u64;
-            let failed = self.publish(&mut window, broker, heartbeat, token, &mut confirmed).await;
-            outcome.failed += failed;
-            outcome.published += size - failed;
-            down = failed == size && self.is_failing();
+            down = true;
+            for attempt in 0.. {
+                let events: Vec<_> = window.iter().map(|due| due.event.clone()).collect();
+                let results = heartbeat.during(self.sink.publish_all(&events)).await;
+                let last = attempt + 1 == ATTEMPTS || token.is_cancelled();
+                let round = self.settle(&mut window, results, last, &mut outcome, &mut confirmed);
+                // One event that is taken, or refused for what it is, shows that the broker is there.
+                down &= round.sink_wide;
+                match &round.first_error {
+                    Some(error) => self.tell(broker, error),
+                    None => self.recovered(broker),
+                }
+                if window.is_empty() {
+                    break;
+                }
+                self.metrics.retried(window.len());
+                heartbeat.during(sleep(BACKOFF.delay(attempt, rand::random(), round.wait))).await;
+            }
         }
         outcome
     }
 
-    /// Publishes one window and empties it; returns how many events were given up.
-    async fn publish(
+    /// Settles each event of a window by its own result; what is to be tried again stays in it.
+    fn settle(
         &self,
         window: &mut Vec<Due>,
-        broker: &Dependency,
-        heartbeat: &Heartbeat,
-        token: &CancellationToken,
+        results: Vec<Result<(), sink::Error>>,
+        last: bool,
+        outcome: &mut Outcome,
         confirmed: &mut impl FnMut(&Due, Timestamp),
-    ) -> u64 {
-        let mut given_up = 0;
-        for attempt in 0.. {
-            let events: Vec<_> = window.iter().map(|due| due.event.clone()).collect();
-            let results = heartbeat.during(self.sink.publish_all(&events)).await;
-            let now = clock::now();
-            let mut wait = None;
-            let mut first_error = None;
-            let mut again = Vec::new();
-            for (due, result) in window.drain(..).zip(results) {
-                match result {
-                    Ok(()) => {
-                        info!(id = due.id, generation = due.generation, reason = %due.reason, event = due.event.id(), "event published");
-                        self.metrics.published(due.reason);
-                        confirmed(&due, now);
-                    }
-                    Err(error) => {
-                        let after = match error.verdict() {
-                            Verdict::Retry { after } => Some(after.unwrap_or_default()),
-                            Verdict::Permanent | Verdict::Provisional | Verdict::Pause => None,
-                        };
-                        debug!(id = due.id, error = %chain(&error), "event refused");
-                        first_error.get_or_insert(error);
-                        match after {
-                            Some(after) if attempt + 1 < ATTEMPTS && after <= MAX_WAIT && !token.is_cancelled() => {
-                                wait = wait.max(Some(after));
-                                again.push(due);
-                            }
-                            _ => {
-                                given_up += 1;
-                                self.metrics.broker_error();
-                            }
-                        }
-                    }
+    ) -> Round {
+        let now = clock::now();
+        let mut round = Round { sink_wide: true, ..Round::default() };
+        for (due, result) in std::mem::take(window).into_iter().zip(results) {
+            let Err(error) = result else {
+                let event = due.event.id();
+                info!(id = due.id, generation = due.generation, reason = %due.reason, event, "event published");
+                self.metrics.published(due.reason);
+                confirmed(&due, now);
+                outcome.published += 1;
+                round.sink_wide = false;
+                continue;
+            };
+            debug!(id = due.id, error = %chain(&error), "event refused");
+            round.sink_wide &= error.is_sink_wide();
+            match error.verdict() {
+                // Where nothing is routed, a moment changes nothing; the next cycle decides again.
+                Verdict::Retry { after } if !last && after <= Some(MAX_WAIT) && error.kind() != "unroutable" => {
+                    round.wait = round.wait.max(after);
+                    window.push(due);
+                }
+                Verdict::Retry { .. } | Verdict::Permanent | Verdict::Provisional | Verdict::Pause => {
+                    self.give_up(outcome);
                 }
             }
-            match &first_error {
-                Some(error) => self.tell(broker, error),
-                None => self.recovered(broker),
-            }
-            if again.is_empty() {
-                break;
-            }
-            self.metrics.retried(again.len());
-            *window = again;
-            heartbeat.during(sleep(BACKOFF.delay(attempt, rand::random(), wait))).await;
+            round.first_error.get_or_insert(error);
         }
-        given_up
+        round
     }
 
-    fn is_failing(&self) -> bool {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    fn give_up(&self, outcome: &mut Outcome) {
+        outcome.failed += 1;
+        self.metrics.broker_error();
     }
 
     /// Says what is wrong with the broker: to readiness always, to the log once per change.

@@ -159,6 +159,18 @@ async fn an_event_that_stays_refused_is_counted_and_the_cycle_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_window_of_refused_events_does_not_end_the_cycle() {
+    let api = Api::start(Dialect::Hyperfleet).await;
+    api.fleet.seed("clusters", 2500, FleetState::Due).unwrap();
+    let (mut bench, memory) = bench(&minimal(&api.url));
+    let too_large = || sink::Error::TooLarge { target: "memory".into(), size: 2, limit: 1 };
+    memory.refuse(Refusal((0..1000).collect(), too_large));
+    let cycle = bench.cycle().await.unwrap();
+    assert_eq!((cycle.due, cycle.published + cycle.failed), (2500, 2500));
+    assert!(cycle.published >= 1500, "{cycle:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_is_down_is_told_once_and_everything_goes_out_when_it_is_back() {
     let api = Api::start(Dialect::Hyperfleet).await;
     api.fleet.seed("clusters", 2500, FleetState::Due).unwrap();
