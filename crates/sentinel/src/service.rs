@@ -105,6 +105,14 @@ impl Sentinel {
         })
     }
 
+    /// Remembers at most so many of its own events instead of [`inflight::CAPACITY`]; each one forgotten early may cost
+    /// one early event.
+    #[must_use]
+    pub fn remember_at_most(self, events: usize) -> Self {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).limit(events);
+        self
+    }
+
     /// Runs until told to stop: at once for the first time, then every poll interval. Ends between two units of work.
     pub async fn run(mut self, token: CancellationToken) -> Result<(), Infallible> {
         let mut ticks = interval_at(Instant::now(), self.config.poll_interval);
