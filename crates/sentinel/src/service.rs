@@ -149,6 +149,7 @@ impl Sentinel {
             in_flight: &self.in_flight,
             metrics: &self.metrics,
             notices: &mut self.notices,
+            api_state: &self.api_state,
             sender,
             cycle: Cycle::default(),
         };
@@ -227,6 +228,7 @@ struct Walk<'a> {
     in_flight: &'a Mutex<InFlight>,
     metrics: &'a Metrics,
     notices: &'a mut HashSet<String>,
+    api_state: &'a Dependency,
     sender: mpsc::Sender<Due>,
     cycle: Cycle,
 }
@@ -240,6 +242,8 @@ impl Walk<'_> {
     ) -> Result<(), api::Error> {
         let mut page = heartbeat.during(pages.next()).await?;
         while let Some(current) = page {
+            // Told with each page: the walk lasts for as long as the broker takes to confirm what is due.
+            self.api_state.up();
             if token.is_cancelled() {
                 return Ok(());
             }
