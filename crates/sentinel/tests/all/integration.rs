@@ -42,7 +42,7 @@ async fn integration_test_1_event_publishing(far: Far) {
     live.recovers().await;
     polls(&api, 5).await;
     assert_eq!(inbox.all().len(), 1, "the fresh one is not due, and the other went out already");
-    assert_eq!(live.published(), 1.0);
+    assert_eq!(live.published(), 1);
     live.stop().await;
 }
 

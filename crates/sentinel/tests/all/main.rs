@@ -1,5 +1,7 @@
 //! The sentinel against a simulated API and real brokers, and its templates against Go.
 
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail the test")]
+
 mod api;
 mod cycle;
 mod families;

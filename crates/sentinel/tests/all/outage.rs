@@ -180,7 +180,7 @@ async fn an_emulator_that_forgot_the_topic_is_used_again_without_a_restart() {
     api.fleet.create("clusters", NewResource::named("alpha")).unwrap();
     let text = format!("{}poll_interval: 200ms\n", minimal(&api.url));
     let live = Bench::new(&text, Arc::new(PubSub::new(config))).run();
-    eventually(STEP, "the first is out", async || (live.published() >= 1.0).then_some(())).await;
+    eventually(STEP, "the first is out", async || (live.published() >= 1).then_some(())).await;
     emulator.kill();
     live.complains("broker", "projects/watchfire/topics/forgotten").await;
     emulator.restart().await;

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use jiff::SignedDuration;
 use serde_json::json;
 use watchfire_simulator::adapter::Adapter;
-use watchfire_simulator::{AdapterConfig, Dialect, Knobs, NewResource, Patch};
+use watchfire_simulator::{AdapterConfig, Dialect, Knobs, NewResource, Patch, Resource};
 use watchfire_testkit::eventually;
 
 use crate::far::{Far, over_both};
@@ -92,6 +92,8 @@ async fn a_new_resource_and_a_spec_change_reach_a_consumer_within_one_poll_inter
     let took = created.at.duration_since(begun);
     assert!(took < poll + Duration::from_secs(1), "new resource: {took:?}");
 
+    // Adapters that are still at work would read the change as well, and leave nothing to publish.
+    eventually(DEADLINE, "it is Ready", async || api.fleet.get("clusters", &id).filter(Resource::is_ready)).await;
     let begun = Instant::now();
     api.fleet.patch("clusters", &id, Patch::spec(&json!({"replicas": 3}))).unwrap();
     let changed = inbox.wait_until("the change arrives", |all| all.iter().any(|it| it.generation() == 2)).await;

@@ -220,8 +220,9 @@ impl Live {
     }
 
     /// Events that the broker confirmed, whatever their reason.
-    pub(crate) fn published(&self) -> f64 {
-        self.metric("hyperfleet_broker_messages_published_total", &[]).expect("a counter")
+    pub(crate) fn published(&self) -> u64 {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a counter is a whole number")]
+        self.metric("hyperfleet_broker_messages_published_total", &[]).map(|count| count as u64).expect("a counter")
     }
 
     /// What readiness says about a dependency; empty while it is up.
