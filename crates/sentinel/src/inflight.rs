@@ -38,6 +38,11 @@ impl InFlight {
         }
     }
 
+    /// Remembers at most `capacity` events from here on.
+    pub fn limit(&mut self, capacity: usize) {
+        self.capacity = capacity;
+    }
+
     /// What was published for this resource; forgets it if a report of that very generation has overtaken it.
     pub fn published(
         &mut self,

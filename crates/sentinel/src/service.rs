@@ -105,6 +105,14 @@ impl Sentinel {
         })
     }
 
+    /// Remembers at most so many of its own events instead of [`inflight::CAPACITY`]; each one forgotten early may cost
+    /// one early event.
+    #[must_use]
+    pub fn remember_at_most(self, events: usize) -> Self {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).limit(events);
+        self
+    }
+
     /// Runs until told to stop: at once for the first time, then every poll interval. Ends between two units of work.
     pub async fn run(mut self, token: CancellationToken) -> Result<(), Infallible> {
         let mut ticks = interval_at(Instant::now(), self.config.poll_interval);
@@ -141,6 +149,7 @@ impl Sentinel {
             in_flight: &self.in_flight,
             metrics: &self.metrics,
             notices: &mut self.notices,
+            api_state: &self.api_state,
             sender,
             cycle: Cycle::default(),
         };
@@ -222,6 +231,7 @@ struct Walk<'a> {
     in_flight: &'a Mutex<InFlight>,
     metrics: &'a Metrics,
     notices: &'a mut HashSet<String>,
+    api_state: &'a Dependency,
     sender: mpsc::Sender<Due>,
     cycle: Cycle,
 }
@@ -235,6 +245,8 @@ impl Walk<'_> {
     ) -> Result<(), api::Error> {
         let mut page = heartbeat.during(pages.next()).await?;
         while let Some(current) = page {
+            // Told with each page: the walk lasts for as long as the broker takes to confirm what is due.
+            self.api_state.up();
             if token.is_cancelled() {
                 return Ok(());
             }

@@ -4,6 +4,15 @@
 
 mod api;
 mod cycle;
+mod families;
+mod far;
+mod feedback;
+mod integration;
+mod outage;
+mod pace;
 mod paging;
+mod refusals;
+mod shards;
 mod support;
 mod template_go;
+mod wire;

@@ -1,20 +1,23 @@
 //! What these tests share: a running simulator, a sink that remembers, a sentinel put together.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use prometheus_client::registry::Registry;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use watchfire_delivery::{CloudEvent, EventSink, sink};
 use watchfire_runtime::config::{Document, Env};
-use watchfire_runtime::health::Health;
+use watchfire_runtime::health::{Health, Status};
 use watchfire_sentinel::config::{RawConfig, SentinelConfig, check};
 use watchfire_sentinel::metrics::{Families, Metrics, Shard};
 use watchfire_sentinel::{Sentinel, api};
 use watchfire_simulator::{Dialect, Server, Simulator};
+use watchfire_testkit::eventually;
 
 /// How long anything may take before a test says that it did not happen.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
@@ -23,6 +26,8 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 pub(crate) struct Api {
     pub(crate) fleet: Simulator,
     pub(crate) url: String,
+    address: SocketAddr,
+    token: CancellationToken,
     task: JoinHandle<()>,
 }
 
@@ -31,15 +36,33 @@ impl Api {
         Self::serve(Simulator::new(dialect)).await
     }
 
-    #[expect(clippy::disallowed_methods, reason = "a test has no supervisor")]
     pub(crate) async fn serve(fleet: Simulator) -> Self {
+        Self::serve_at(([127, 0, 0, 1], 0).into(), fleet).await
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "a test has no supervisor")]
+    pub(crate) async fn serve_at(address: SocketAddr, fleet: Simulator) -> Self {
         watchfire_testkit::install_crypto();
-        let server = Server::bind(([127, 0, 0, 1], 0).into(), fleet.clone()).await.expect("bind");
-        let url = server.url();
+        let server = Server::bind(address, fleet.clone()).await.expect("bind");
+        let (url, address) = (server.url(), server.addr());
+        let token = CancellationToken::new();
+        let stop = token.clone();
         let task = tokio::spawn(async move {
-            server.run(CancellationToken::new()).await.expect("serve");
+            server.run(stop).await.expect("serve");
         });
-        Self { fleet, url, task }
+        Self { fleet, url, address, token, task }
+    }
+
+    /// Takes the API away, connections and all; what it knew and where it was stay.
+    pub(crate) async fn stop(mut self) -> (SocketAddr, Simulator) {
+        self.token.cancel();
+        tokio::time::timeout(DEADLINE, &mut self.task).await.expect("stop in time").expect("stop well");
+        (self.address, self.fleet.clone())
+    }
+
+    /// How many lists were asked for: at least as many as there were polls.
+    pub(crate) fn polls(&self) -> usize {
+        self.fleet.faults().lists().len()
     }
 }
 
@@ -56,6 +79,11 @@ impl Running {
     #[expect(clippy::disallowed_methods, reason = "a test has no supervisor")]
     pub(crate) fn start(future: impl Future<Output = ()> + Send + 'static) -> Self {
         Self(tokio::spawn(future))
+    }
+
+    /// Whether it ended by itself, well or not.
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.is_finished()
     }
 
     pub(crate) async fn ended(mut self) {
@@ -133,19 +161,40 @@ impl EventSink for Memory {
 pub(crate) struct Bench {
     pub(crate) sentinel: Sentinel,
     pub(crate) health: Health,
-    registry: prometheus_client::registry::Registry,
+    /// The metrics before the sentinel existed, as text.
+    pub(crate) fresh: String,
+    registry: Registry,
+}
+
+/// A sentinel that polls until dropped.
+pub(crate) struct Live {
+    pub(crate) health: Health,
+    registry: Registry,
+    token: CancellationToken,
+    running: Running,
 }
 
 impl Bench {
     /// Puts a sentinel together from the text of its file.
     pub(crate) fn new(config: &str, sink: Arc<dyn EventSink>) -> Self {
-        let mut registry = prometheus_client::registry::Registry::default();
+        let mut registry = Registry::default();
         let families = Families::register(&mut registry);
         let health = Health::new();
         let config = parse(config);
         let metrics = metrics(&families, &config, sink.kind());
+        let fresh = encode(&registry);
         let sentinel = Sentinel::new(config, sink, metrics, &health).expect("a client");
-        Self { sentinel, health, registry }
+        Self { sentinel, health, fresh, registry }
+    }
+
+    /// Lets it poll, as the process does.
+    pub(crate) fn run(self) -> Live {
+        let token = CancellationToken::new();
+        let (sentinel, stop) = (self.sentinel, token.clone());
+        let running = Running::start(async move {
+            sentinel.run(stop).await.unwrap();
+        });
+        Live { health: self.health, registry: self.registry, token, running }
     }
 
     /// One cycle; an error of the API is part of the result.
@@ -155,11 +204,75 @@ impl Bench {
 
     /// The value of a series whose line begins with `name` and contains every part.
     pub(crate) fn metric(&self, name: &str, parts: &[&str]) -> Option<f64> {
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.registry).expect("encode");
-        let line = text.lines().find(|line| line.starts_with(name) && parts.iter().all(|part| line.contains(part)))?;
-        line.rsplit(' ').next()?.parse().ok()
+        metric(&self.registry, name, parts)
     }
+
+    /// Every metric, as it would be scraped.
+    pub(crate) fn scrape(&self) -> String {
+        encode(&self.registry)
+    }
+}
+
+impl Live {
+    /// As [`Bench::metric`].
+    pub(crate) fn metric(&self, name: &str, parts: &[&str]) -> Option<f64> {
+        metric(&self.registry, name, parts)
+    }
+
+    /// Events that the broker confirmed, whatever their reason.
+    pub(crate) fn published(&self) -> u64 {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a counter is a whole number")]
+        self.metric("hyperfleet_broker_messages_published_total", &[]).map(|count| count as u64).expect("a counter")
+    }
+
+    /// What readiness says about a dependency; empty while it is up.
+    pub(crate) fn complaint(&self, dependency: &str) -> String {
+        self.health.readiness().checks[dependency].message.clone()
+    }
+
+    /// Waits until readiness says this about a dependency, with liveness green all the while.
+    pub(crate) async fn complains(&self, dependency: &str, why: &str) {
+        eventually(DEADLINE, &format!("readiness says {why:?} about {dependency}"), async || {
+            self.is_alive();
+            self.complaint(dependency).contains(why).then_some(())
+        })
+        .await;
+        assert_eq!(self.health.readiness().status, Status::Error);
+    }
+
+    /// Waits until everything is as it should be, with liveness green all the while.
+    pub(crate) async fn recovers(&self) {
+        eventually(DEADLINE, "readiness turns green", async || {
+            self.is_alive();
+            (self.health.readiness().status == Status::Ok).then_some(())
+        })
+        .await;
+    }
+
+    /// No remote ever decides about liveness.
+    pub(crate) fn is_alive(&self) {
+        let report = self.health.liveness();
+        assert_eq!(report.status, Status::Ok, "{report:?}");
+        assert!(report.checks.contains_key("sentinel_poll"), "the loop ended");
+    }
+
+    /// Stops it in good order.
+    pub(crate) async fn stop(self) {
+        self.token.cancel();
+        self.running.ended().await;
+    }
+}
+
+fn encode(registry: &Registry) -> String {
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, registry).expect("encode");
+    text
+}
+
+fn metric(registry: &Registry, name: &str, parts: &[&str]) -> Option<f64> {
+    let text = encode(registry);
+    let line = text.lines().find(|line| line.starts_with(name) && parts.iter().all(|part| line.contains(part)))?;
+    line.rsplit(' ').next()?.parse().ok()
 }
 
 pub(crate) fn parse(text: &str) -> SentinelConfig {
