@@ -12,10 +12,13 @@ lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 
-drift: ## generated files are what the code generates
+drift: ## generated files are what the code generates; UPDATE_GOLDEN=1 writes them anew
+	cargo test --locked -p watchfire --test all generated
 
 docs:
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
-bench:
-	cargo test --release -p watchfire-delivery --test all rate -- --ignored --nocapture
+bench: ## release builds against ceilings in the same run
+	cargo build --release --locked -p watchfire -p watchfire-benches
+	cargo run --release --locked -p watchfire-benches -- sentinel
+	cargo test --release --locked -p watchfire-delivery --test all rate -- --ignored --nocapture

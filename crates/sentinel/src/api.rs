@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
-use http::{StatusCode, header};
+use http::{HeaderValue, StatusCode, header};
 use reqwest::Client;
 use secrecy::ExposeSecret;
 use tracing::debug;
@@ -38,6 +38,9 @@ pub enum Error {
     /// The token could not be read.
     #[error("read the API token")]
     Token(#[source] secret::Error),
+    /// The token is no header value.
+    #[error("send the API token: it has characters that a header cannot carry")]
+    TokenCharacters,
     /// The API could not be reached, or the connection broke.
     #[error("reach {url}")]
     Connect {
@@ -96,7 +99,7 @@ impl Error {
     /// `auth_error` or `fetch_error`, as dashboards know them.
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::Token(_) => "auth_error",
+            Self::Token(_) | Self::TokenCharacters => "auth_error",
             Self::Status { status, .. } if matches!(status.as_u16(), 401 | 403) => "auth_error",
             _ => "fetch_error",
         }
@@ -106,6 +109,7 @@ impl Error {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Token(_) => "check the token file's path and permissions",
+            Self::TokenCharacters => "check the token for line breaks, and that it is the token alone",
             Self::Connect { .. } => "check hyperfleet_api.endpoint, DNS, and that the API is running",
             Self::Timeout { .. } => "check the API's load, or raise hyperfleet_api.timeout",
             Self::Status { status, .. } => match status.as_u16() {
@@ -143,7 +147,7 @@ impl Error {
             // An answer that breaks off may be whole the next time; one of another shape will not.
             Self::Malformed { source, .. } => source.is_eof(),
             Self::Status { status, .. } => matches!(status.as_u16(), 408 | 429 | 500..=599),
-            Self::Token(_) | Self::NotJson { .. } | Self::TooLarge { .. } => false,
+            Self::Token(_) | Self::TokenCharacters | Self::NotJson { .. } | Self::TooLarge { .. } => false,
         }
     }
 }
@@ -212,7 +216,11 @@ impl Api {
         url.query_pairs_mut().extend_pairs(query);
         let mut request = self.http.get(url).header(header::ACCEPT, "application/json");
         if let Some(token) = &self.token {
-            request = request.bearer_auth(token.current().map_err(Error::Token)?.expose_secret());
+            let token = token.current().map_err(Error::Token)?;
+            let value = HeaderValue::from_str(&format!("Bearer {}", token.expose_secret()));
+            let mut value = value.map_err(|_| Error::TokenCharacters)?;
+            value.set_sensitive(true);
+            request = request.header(header::AUTHORIZATION, value);
         }
         let mut response = request.send().await.map_err(|source| self.transport(source))?;
 

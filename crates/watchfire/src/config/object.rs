@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde_json::Value;
 use watchfire_runtime::config::{ConfigError, Document};
 
 /// The keys below a SentinelConfig's `spec`, and what to write instead.
@@ -30,9 +30,9 @@ struct Object {
     api_version: String,
     kind: String,
     #[serde(default)]
-    spec: BTreeMap<String, IgnoredAny>,
+    spec: BTreeMap<String, Value>,
     #[serde(flatten)]
-    _rest: BTreeMap<String, IgnoredAny>,
+    _rest: BTreeMap<String, Value>,
 }
 
 /// Fails if the file holds a Kubernetes object. What cannot be read as one is left to whoever reads it next.

@@ -10,8 +10,10 @@ const MINIMAL: &str = "resource_type: clusters\nhyperfleet_api:\n  endpoint: htt
 const BROKER: [(&str, &str); 2] =
     [("BROKER_TYPE", "http"), ("BROKER_HTTP_SUBSCRIBERS", "validation=http://validation:8080/events")];
 
+type Env<'a> = &'a [(&'a str, &'a str)];
+
 /// `config check` on this file; the exit status and what was said on standard error.
-async fn check(file: &Path, env: &[(&str, &str)]) -> (Option<i32>, String) {
+async fn check(file: &Path, env: Env<'_>) -> (Option<i32>, String) {
     let output = run(&["config", "check", "--config", &file.display().to_string()], env).await;
     (output.status.code(), text(&output.stderr))
 }
@@ -102,7 +104,7 @@ async fn broker_settings_that_do_not_hold_name_the_variable_and_what_to_write() 
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("sentinel.yaml");
     std::fs::write(&file, MINIMAL).unwrap();
-    let table: [(&[(&str, &str)], &[&str]); 9] = [
+    let table: [(Env, &[&str]); 9] = [
         (&[], &["BROKER_TYPE: missing; set it to rabbitmq, pubsub, or http"]),
         (&[("BROKER_TYPE", "")], &["BROKER_TYPE: missing"]),
         (&[("BROKER_TYPE", "pubsub")], &["BROKER_PROJECT_ID: missing", "for example"]),

@@ -1,7 +1,12 @@
-//! The binary as its users meet it: started, watched, signalled, killed.
+//! The binary as its users meet it: started, watched, signalled, killed; and the documents that say so.
+
+#![expect(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "in a test, that is the failure to report")]
 
 mod config;
 mod demo;
+mod documents;
+mod errors;
+mod generated;
 mod sentinel;
 mod support;
 mod view;

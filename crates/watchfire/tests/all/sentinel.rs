@@ -5,6 +5,7 @@ mod secrets;
 
 use std::collections::HashMap;
 use std::net::TcpListener;
+use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -173,6 +174,20 @@ async fn text_logs_are_for_people() {
     let process = crate::support::Process::start(setup.command());
     let line = process.line(&["event published"]).await;
     assert!(line.contains(" INFO  [sentinel] [") && line.contains("] [here] event published "), "{line}");
+}
+
+#[tokio::test]
+async fn a_log_that_nobody_reads_does_not_end_the_service() {
+    let (api, receiver) = (api(1).await, Receiver::start().await);
+    let setup = Setup::new(&api.url, "poll_interval: 100ms", receiver.url()).arg("--log-level", "debug");
+    let mut command = setup.command();
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    drop(child.stdout.take());
+    receiver.wait_for(1).await;
+    let (id, _) = events(&receiver.requests()).into_iter().next().unwrap();
+    api.fleet.patch("clusters", &id, Patch::spec(&serde_json::json!({"replicas": 2}))).unwrap();
+    receiver.wait_for(2).await;
+    assert!(child.try_wait().unwrap().is_none(), "it runs");
 }
 
 /// No limit but a generous one: what it takes on a release build is in the benches.

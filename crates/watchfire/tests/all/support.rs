@@ -18,7 +18,7 @@ use watchfire_testkit::eventually;
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_watchfire");
 
 /// How long anything may take before a test says that it did not happen; two cores may be shared by many builds.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
 
 /// The repository.
 pub(crate) fn root() -> PathBuf {
@@ -95,7 +95,7 @@ impl Process {
             let ended = self.readers.iter().all(JoinHandle::is_finished);
             let out = self.out();
             let line = out.lines().find(|line| parts.iter().all(|part| line.contains(part)));
-            line.map(|line| Some(line.to_owned())).or(ended.then_some(None))
+            line.map(|line| Some(line.to_owned())).or_else(|| ended.then_some(None))
         };
         let line = eventually(DEADLINE, &format!("a line with {parts:?}"), found).await;
         line.unwrap_or_else(|| panic!("ended without a line with {parts:?}:\n{}{}", self.out(), self.err()))

@@ -65,6 +65,21 @@ impl Terminal {
         assert!(late.is_ok(), "{what:?} is not on the screen:\n{}", self.screen());
     }
 
+    /// Waits for a row that ends with this, in this column.
+    async fn shows_row(&self, end: &str, columns: usize) {
+        let shown = async || {
+            let screen = self.screen();
+            screen.lines().any(|line| line.ends_with(end) && line.chars().count() == columns).then_some(())
+        };
+        eventually(DEADLINE, &format!("a row of {columns} that ends with {end}"), shown).await;
+    }
+
+    fn resize(&self, rows: u16, columns: u16) {
+        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&self.keyboard, size).expect("another size");
+        self.screen.lock().expect("whole").0.screen_mut().set_size(rows, columns);
+    }
+
     fn press(&mut self, key: &str) {
         self.keyboard.write_all(key.as_bytes()).expect("a key press");
     }
@@ -102,6 +117,19 @@ async fn the_view_draws_the_loop_takes_keys_and_restores_the_terminal() {
     terminal.press("d");
     terminal.shows("Deleting").await;
     terminal.press("x");
+    terminal.press("q");
+    terminal.ended().await;
+}
+
+#[tokio::test]
+async fn the_view_follows_the_size_of_the_terminal_down_to_one_that_is_far_too_small() {
+    let mut terminal = Terminal::start(&["demo"]);
+    terminal.shows("c change a spec").await;
+    for (rows, columns) in [(1, 1), (3, 200), (24, 60)] {
+        terminal.resize(rows, columns);
+    }
+    // Drawn anew in full: the border is where the smaller terminal ends.
+    terminal.shows_row("┐", 60).await;
     terminal.press("q");
     terminal.ended().await;
 }

@@ -8,7 +8,7 @@ use watchfire_simulator::{Dialect, Fault, FleetState, Scope, Simulator, Times};
 use watchfire_testkit::{Answer, Receiver, eventually};
 
 use super::{api, events};
-use crate::support::{Api, DEADLINE, Setup, get};
+use crate::support::{Api, DEADLINE, Process, Setup, get};
 
 /// Enough for 30 pages, each of which takes a while.
 const FLEET: usize = 3000;
@@ -45,6 +45,18 @@ async fn a_stop_in_mid_cycle_is_orderly_and_the_next_start_makes_up_for_it_under
         assert_eq!(ids.iter().collect::<HashSet<_>>().len(), 1, "{resource} has one cause and one id: {ids:?}");
     }
     assert!(again > 0, "what had gone out before the stop has gone out once more");
+}
+
+#[tokio::test]
+async fn a_signal_while_the_process_is_put_together_is_an_orderly_stop_too() {
+    let (api, receiver) = (api(1).await, Receiver::start().await);
+    let setup = Setup::new(&api.url, "", receiver.url());
+    let mut process = Process::start(setup.command());
+    // The store is opened before the client of the API is made, which takes longest.
+    let opening = async || setup.folder.path().join("broker.db.lock").exists().then_some(());
+    eventually(DEADLINE, "the store being opened", opening).await;
+    process.signal(Signal::TERM);
+    assert_eq!(process.ended().await.code(), Some(0), "{}{}", process.out(), process.err());
 }
 
 #[tokio::test]

@@ -104,6 +104,18 @@ async fn a_token_file_is_read_again_when_it_changes_and_never_told() {
 }
 
 #[tokio::test]
+async fn a_token_that_no_header_can_carry_is_told_as_such() {
+    let (api, receiver) = (guarded(1).await, Receiver::start().await);
+    let token = format!("{TOKEN}\n{PASSWORD}");
+    let setup = Setup::new(&api.url, "", receiver.url()).env("HYPERFLEET_API_TOKEN", &token);
+    let sentinel = setup.start().await;
+    let line = sentinel.process.line(&["cannot list resources"]).await;
+    assert!(line.contains("characters that a header cannot carry") && line.contains("line breaks"), "{line}");
+    check("readiness", &sentinel.readiness(503).await);
+    check("the log", &sentinel.stop().await);
+}
+
+#[tokio::test]
 async fn a_command_line_that_is_wrong_does_not_repeat_the_environment() {
     let mut command = command(&["sentinel", "--config", "/nowhere"]);
     command.env("HYPERFLEET_API_TOKEN", TOKEN).env("BROKER_PASSWORD", PASSWORD);

@@ -1,0 +1,214 @@
+//! Every command in README.md and docs/sentinel.md does what it says, and every file in them is accepted.
+//!
+//! A block runs as it stands, in bash, in a folder with the document's `sentinel.yaml`. What is replaced: the API's
+//! address by a simulated one, the broker's by the one of the tests, ports by free ones, and endless commands by ones
+//! that end once they have shown that they work.
+
+use std::fmt::Write as _;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::process::Command;
+use watchfire_simulator::{Dialect, NewResource, Simulator};
+use watchfire_testkit::{Rabbit, Receiver, amqp_url, pubsub_endpoint, unique};
+
+use crate::support::{Api, BINARY, isolate, read, root, run, text};
+
+/// `sentinel` ends when it has published, and in the background when the rest of its block has run as well.
+const WATCHFIRE: &str = r#"#!/bin/bash
+case "$1" in
+  demo) shift; [[ "$*" == *--seconds* ]] || set -- "$@" --plain --seconds 12; exec BINARY demo "$@" ;;
+  sentinel)
+    if [[ "$*" == *--help* ]]; then exec BINARY "$@"; fi
+    shift
+    BINARY sentinel "$@" --health-bind-address 127.0.0.1:HEALTH --metrics-bind-address 127.0.0.1:METRICS >log 2>&1 &
+    pid=$!
+    while kill -0 $pid 2>/dev/null; do
+      if grep -q 'event published' log && { [[ -z $BACKGROUND ]] || [[ -e done ]]; }; then kill -TERM $pid; break; fi
+      sleep 0.05
+    done
+    wait $pid; status=$?
+    cat log
+    grep -q 'event published' log && exit $status
+    exit 9 ;;
+  *) exec BINARY "$@" ;;
+esac
+"#;
+
+const CARGO: &str = r#"#!/bin/bash
+case "$*" in
+  "run --release -- "*) shift 3; exec watchfire "$@" ;;
+  "install --locked --path "*) test -f "ROOT/$4/Cargo.toml" ;;
+  "build --release") ;;
+  *) echo "no such command is known: cargo $*" >&2; exit 8 ;;
+esac
+"#;
+
+const MAKE: &str = "#!/bin/bash\nexec /usr/bin/make --dry-run -C ROOT \"$@\"\n";
+
+/// The fenced blocks of one language, in order.
+fn blocks(document: &str, language: &str) -> Vec<String> {
+    let fence = format!("```{language}\n");
+    document
+        .split(&fence)
+        .skip(1)
+        .filter_map(|rest| rest.split_once("```"))
+        .map(|(block, _)| block.to_owned())
+        .collect()
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port()
+}
+
+fn script(folder: &Path, name: &str, content: &str) {
+    let path = folder.join(name);
+    std::fs::write(&path, content).expect("a script");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("a script");
+}
+
+/// Runs a block; what it printed, with its end.
+async fn perform(block: &str, document: &str) -> Option<String> {
+    let fleet = Simulator::new(Dialect::Hyperfleet);
+    fleet.create("clusters", NewResource::named("alpha").label("region", "us-east")).unwrap();
+    let (api, receiver) = (Api::serve(fleet).await, Receiver::start().await);
+    let folder = tempfile::tempdir().unwrap();
+    let (health, metrics) = (free_port(), free_port());
+    let programs = folder.path().join("bin");
+    std::fs::create_dir(&programs).unwrap();
+    let completed = |text: &str| {
+        text.replace("BINARY", BINARY)
+            .replace("HEALTH", &health.to_string())
+            .replace("METRICS", &metrics.to_string())
+            .replace("ROOT", &root().display().to_string())
+    };
+    for (name, content) in [("watchfire", WATCHFIRE), ("cargo", CARGO), ("make", MAKE)] {
+        script(&programs, name, &completed(content));
+    }
+    let file = blocks(document, "yaml").into_iter().find(|block| block.contains("resource_type")).expect("a file");
+    let file = file.replace("http://hyperfleet-api:8000", &api.url).replace("/run/secrets/hyperfleet/token", "token");
+    std::fs::write(folder.path().join("sentinel.yaml"), file).unwrap();
+    std::fs::write(folder.path().join("token"), "a-token").unwrap();
+    std::fs::write(folder.path().join("password"), "guest").unwrap();
+
+    let mut command = Command::new("bash");
+    isolate(&mut command);
+    let mut replaced = block
+        .replace("localhost:8080", &format!("127.0.0.1:{health}"))
+        .replace("localhost:9090", &format!("127.0.0.1:{metrics}"))
+        .replace("/run/secrets/rabbitmq/password", "password");
+    let mut queue = None;
+    if block.contains("BROKER_TYPE=rabbitmq") {
+        let url = amqp_url("documents::every_command_works")?;
+        let (user, address) = url.trim_start_matches("amqp://").rsplit_once('@').expect("credentials");
+        let (user, password) = user.split_once(':').expect("a password");
+        let host = address.split(['/', ':']).next().expect("a host");
+        std::fs::write(folder.path().join("password"), password).unwrap();
+        replaced = replaced.replace("BROKER_HOST=rabbitmq", &format!("BROKER_HOST={host}"));
+        replaced = replaced.replace("BROKER_USER=sentinel", &format!("BROKER_USER={user}"));
+        let exchange = unique("documents");
+        queue = Some(Rabbit::listen(&url, &exchange, "fanout", "").await);
+        command.env("BROKER_EXCHANGE", exchange);
+    }
+    if block.contains("BROKER_TYPE=pubsub") {
+        command.env("PUBSUB_EMULATOR_HOST", pubsub_endpoint("documents::every_command_works")?);
+        replaced = replaced.replace("BROKER_PROJECT_ID=hyperfleet-prod", &format!("BROKER_PROJECT_ID={}", unique("p")));
+    }
+    if block.contains("BROKER_TYPE=http") {
+        replaced = replaced.replace("http://validation:8080", receiver.url());
+    }
+    if block.lines().any(|line| line.trim_end().ends_with('&')) {
+        command.env("BACKGROUND", "1");
+    }
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
+    command.env("PATH", path).current_dir(folder.path());
+    command.args(["-euo", "pipefail", "-c", &format!("{replaced}\ntouch done\nwait")]);
+    let output = tokio::time::timeout(Duration::from_mins(2), command.output()).await;
+    let output = output.unwrap_or_else(|_| panic!("no end of:\n{block}")).expect("bash");
+    let said = format!("{}{}", text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{:?} of:\n{block}\n{said}", output.status);
+    if let Some(mut queue) = queue {
+        queue.take(1).await;
+        queue.delete().await;
+    }
+    Some(said)
+}
+
+async fn every_block(path: &str) {
+    let document = read(path);
+    let blocks = blocks(&document, "sh");
+    assert!(!blocks.is_empty(), "{path}");
+    for block in blocks {
+        // Absent brokers are told by their finders.
+        perform(&block, &document).await;
+    }
+}
+
+#[tokio::test]
+async fn every_command_of_the_readme_works() {
+    every_block("README.md").await;
+}
+
+#[tokio::test]
+async fn every_command_of_the_guide_works() {
+    every_block("docs/sentinel.md").await;
+}
+
+#[tokio::test]
+async fn every_file_of_the_documents_is_accepted() {
+    for path in ["README.md", "docs/sentinel.md"] {
+        for (index, block) in blocks(&read(path), "yaml").into_iter().enumerate() {
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("sentinel.yaml").display().to_string();
+            let mut whole = block.clone();
+            // An excerpt shows one key; what is required stands around it.
+            if !block.contains("resource_type:") {
+                whole.push_str("resource_type: clusters\n");
+            }
+            if !block.contains("hyperfleet_api:") {
+                whole.push_str("hyperfleet_api:\n  endpoint: http://hyperfleet-api:8000\n");
+            }
+            std::fs::write(&file, &whole).unwrap();
+            let env = [("BROKER_TYPE", "http"), ("BROKER_HTTP_SUBSCRIBERS", "a=http://a")];
+            let output = run(&["config", "check", "--config", &file], &env).await;
+            let mut said = String::new();
+            write!(said, "{path}, block {index}:\n{whole}\n{}", text(&output.stderr)).unwrap();
+            assert_eq!(output.status.code(), Some(0), "{said}");
+            assert_eq!(text(&output.stdout), "the configuration is valid\n", "no warnings; {said}");
+        }
+    }
+}
+
+#[test]
+fn links_between_the_documents_lead_somewhere() {
+    let docs = std::fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let decisions = std::fs::read_dir(root().join("docs/decisions")).unwrap().map(|entry| entry.unwrap().path());
+    let top = ["README.md", "CONTRIBUTING.md"].map(|name| root().join(name));
+    for path in docs.chain(decisions).chain(top).filter(|path| path.extension().is_some_and(|e| e == "md")) {
+        let document = std::fs::read_to_string(&path).unwrap();
+        for (target, _) in document.split("](").skip(1).filter_map(|rest| rest.split_once(')')) {
+            if target.contains("://") {
+                continue;
+            }
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let file = if file.is_empty() { path.clone() } else { path.parent().unwrap().join(file) };
+            assert!(file.exists(), "{}: {target}", path.display());
+            if !anchor.is_empty() {
+                let text = std::fs::read_to_string(&file).unwrap();
+                let found = text.lines().filter(|line| line.starts_with('#')).any(|line| slug(line) == anchor);
+                assert!(found, "{}: {target}", path.display());
+            }
+        }
+    }
+}
+
+/// The anchor that a heading gets.
+fn slug(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase();
+    text.chars()
+        .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
+        .map(|c| if c == ' ' { '-' } else { c })
+        .collect()
+}

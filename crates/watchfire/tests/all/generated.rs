@@ -1,0 +1,231 @@
+//! Documents that are generated from the binary: `make drift` compares them, and with `UPDATE_GOLDEN=1` rewrites them.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use serde_json::Value;
+use watchfire_simulator::{Dialect, Simulator};
+use watchfire_testkit::Receiver;
+
+use crate::support::{Api, Setup, get, root, run, text};
+
+/// The variables that the sentinel reads for its broker: which brokers read it, and what it says.
+const BROKER: [(&str, &str, &str); 18] = [
+    ("BROKER_TYPE", "all", "`rabbitmq`, `pubsub` (also `gcp-pubsub`), or `http` for the embedded broker. Required."),
+    ("BROKER_CONFIG", "all", "Where these settings stand, if not in the environment; the flag `--broker-config`."),
+    (
+        "BROKER_TOPIC",
+        "pubsub, rabbitmq",
+        "The topic, as its short name; on RabbitMQ the exchange, where `BROKER_EXCHANGE` is not set. Default `hyperfleet-events`.",
+    ),
+    ("BROKER_PROJECT_ID", "pubsub", "The Google Cloud project. Required."),
+    ("BROKER_HOST", "rabbitmq", "Host name. Required, unless `BROKER_URL` has it."),
+    ("BROKER_PORT", "rabbitmq", "Default `5672`, with TLS `5671`."),
+    ("BROKER_VHOST", "rabbitmq", "Virtual host. Default `/`."),
+    ("BROKER_TLS", "rabbitmq", "`true` or `false` (default)."),
+    ("BROKER_EXCHANGE", "rabbitmq", "The exchange; declared durable if it is not there. Default `hyperfleet-events`."),
+    (
+        "BROKER_EXCHANGE_TYPE",
+        "rabbitmq",
+        "`fanout` (default), `direct`, `topic` or `headers`; must be the type of an exchange that is there.",
+    ),
+    ("BROKER_ROUTING_KEY", "rabbitmq", "Default: empty, which a fanout exchange ignores."),
+    ("BROKER_USER", "rabbitmq", "Default `guest`, whom RabbitMQ lets in from its own host only."),
+    ("BROKER_PASSWORD", "rabbitmq", "The user's password; never shown."),
+    ("BROKER_PASSWORD_FILE", "rabbitmq", "A file with the password, read at start."),
+    (
+        "BROKER_URL",
+        "rabbitmq",
+        "`amqp://host:port/vhost` or `amqps://...` in one; the variables above take precedence. Credentials in it work, are warned about and never shown.",
+    ),
+    (
+        "BROKER_HTTP_SUBSCRIBERS",
+        "http",
+        "Who gets every event: `name=URL,name=URL`. A comma in a URL is written `%2C`. Userinfo becomes basic authentication and is never shown. Required.",
+    ),
+    (
+        "BROKER_HTTP_STORE",
+        "http",
+        "The file of the embedded broker's queue, which belongs on a volume that survives the process. Default `watchfire-broker.db`.",
+    ),
+    ("BROKER_SUBSCRIPTION_ID", "none", "For adapters, which may share these settings; the sentinel takes no notice."),
+];
+
+/// Everything else that the environment can say.
+const OTHER: [(&str, &str); 10] = [
+    ("HYPERFLEET_CONFIG", "The sentinel's file; the flag `--config`."),
+    ("HYPERFLEET_API_TOKEN", "The bearer token for the API; never shown. Takes precedence over any token file."),
+    (
+        "HYPERFLEET_API_TOKEN_FILE",
+        "A file with the token, read again when it changes. Takes precedence over `hyperfleet_api.token_file`.",
+    ),
+    ("LOG_LEVEL", "The flag `--log-level`."),
+    ("LOG_FORMAT", "The flag `--log-format`."),
+    ("RUST_LOG", "Levels per module, for example `info,watchfire_sentinel=debug`; overrides the level."),
+    ("HOSTNAME", "The `hostname` in log lines. Default: the machine's name."),
+    ("OTEL_EXPORTER_OTLP_ENDPOINT", "Where traces are sent, over HTTP; without it there are none."),
+    ("PUBSUB_EMULATOR_HOST", "`host:port` of a Pub/Sub emulator; a missing topic is then created."),
+    (
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "Credentials for Pub/Sub, where the machine does not provide them (workload identity does).",
+    ),
+];
+
+/// Compares a document with what it should be, or rewrites it.
+fn golden(path: &str, expected: &str) {
+    let file = root().join(path);
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&file, expected).unwrap();
+        return;
+    }
+    let found = std::fs::read_to_string(&file).unwrap_or_default();
+    let different = found.lines().zip(expected.lines()).find(|(found, expected)| found != expected);
+    assert!(found == expected, "{path} is out of date ({different:?}); run UPDATE_GOLDEN=1 make drift");
+}
+
+/// One line of text, as a cell of a table takes it.
+fn cell(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
+}
+
+/// The rows of one object of the schema, its own objects after each key.
+fn rows(schema: &Value, object: &Value, prefix: &str, out: &mut String) {
+    let resolve = |value: &Value| match value["$ref"].as_str().and_then(|reference| reference.strip_prefix("#/$defs/"))
+    {
+        Some(name) => schema["$defs"][name].clone(),
+        None => value.clone(),
+    };
+    for (key, property) in object["properties"].as_object().expect("properties") {
+        let variants = property["anyOf"].as_array().cloned().unwrap_or_else(|| vec![property.clone()]);
+        let variants: Vec<_> = variants.iter().map(resolve).filter(|variant| variant["type"] != "null").collect();
+        // A choice of forms, each documented on its own.
+        let forms: Vec<_> =
+            variants.iter().flat_map(|v| v["anyOf"].as_array().cloned().unwrap_or_else(|| vec![v.clone()])).collect();
+        let kinds: BTreeSet<_> = forms.iter().map(|form| kind(&resolve(form))).collect();
+        let kinds = kinds.into_iter().collect::<Vec<_>>().join(" or ");
+        let about = cell(property["description"].as_str().unwrap_or_default());
+        writeln!(out, "| `{prefix}{key}` | {kinds} | {about} |").unwrap();
+        for form in forms.iter().map(resolve) {
+            if form["properties"].is_object() {
+                rows(schema, &form, &format!("{prefix}{key}."), out);
+            } else if form["items"]["$ref"].is_string() {
+                rows(schema, &resolve(&form["items"]), &format!("{prefix}{key}[]."), out);
+            }
+        }
+    }
+}
+
+/// What kind of value a key takes.
+fn kind(form: &Value) -> String {
+    let listed = |values: &[Value]| {
+        let names: Vec<_> = values.iter().filter_map(Value::as_str).map(|name| format!("`{name}`")).collect();
+        names.join(" or ")
+    };
+    if let Some(choices) = form["oneOf"].as_array() {
+        let names: Vec<_> = choices.iter().map(|choice| choice["const"].clone()).collect();
+        return listed(&names);
+    }
+    if let Some(names) = form["enum"].as_array() {
+        return listed(names);
+    }
+    let ty = &form["type"];
+    let ty = ty
+        .as_str()
+        .or_else(|| ty.as_array().and_then(|all| all.iter().filter_map(Value::as_str).find(|ty| *ty != "null")));
+    match ty {
+        Some("string") if form["pattern"].is_string() => "duration",
+        Some("string") => "text",
+        Some("object") if form["additionalProperties"].is_object() => "map",
+        Some("object") => "keys",
+        Some("array") => "list",
+        Some(other) => panic!("{other} has no name yet"),
+        None => "map",
+    }
+    .to_owned()
+}
+
+#[tokio::test]
+async fn the_reference_of_the_configuration_is_what_the_binary_says() {
+    let schema: Value = serde_json::from_slice(&run(&["config", "schema"], &[]).await.stdout).expect("JSON");
+    let mut doc = "# Configuration of the sentinel
+
+Generated; `UPDATE_GOLDEN=1 make drift` writes it anew. How files are read, durations, and what errors look like:
+[config-format.md](config-format.md). By example: [sentinel.md](sentinel.md). `watchfire config schema` prints a JSON
+Schema for editors, `watchfire config check` reports every problem at once, and `watchfire config show` prints what is
+in effect.
+
+## The file
+
+| key | value | |
+|---|---|---|
+"
+    .to_owned();
+    rows(&schema, &schema, "", &mut doc);
+    doc.push_str("\n## The broker\n\nFrom the environment, or from what `--broker-config` names: a mounted ConfigMap's folder, a ConfigMap's manifest, or\na YAML map. The environment takes precedence.\n\n| variable | broker | |\n|---|---|---|\n");
+    for (name, brokers, about) in BROKER {
+        writeln!(doc, "| `{name}` | {brokers} | {} |", cell(about)).unwrap();
+    }
+    doc.push_str("\n## Other variables\n\n| variable | |\n|---|---|\n");
+    for (name, about) in OTHER {
+        writeln!(doc, "| `{name}` | {} |", cell(about)).unwrap();
+    }
+    doc.push_str("\n## Flags\n");
+    for command in ["sentinel", "demo"] {
+        let help = text(&run(&[command, "--help"], &[]).await.stdout);
+        let help: Vec<_> = help.trim_end().lines().map(str::trim_end).collect();
+        write!(doc, "\n```text\n$ watchfire {command} --help\n{}\n```\n", help.join("\n")).unwrap();
+    }
+    golden("docs/config.md", &doc);
+}
+
+#[tokio::test]
+async fn every_variable_of_the_broker_is_in_the_reference() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("sentinel.yaml").display().to_string();
+    std::fs::write(&file, "resource_type: clusters\nhyperfleet_api:\n  endpoint: http://api\n").unwrap();
+    let env = [("BROKER_NONSENSE", "1"), ("BROKER_TYPE", "pubsub"), ("BROKER_PROJECT_ID", "p")];
+    let said = text(&run(&["config", "check", "--config", &file], &env).await.stdout);
+    let known = said.split_once("known are ").expect("the list").1.lines().next().unwrap().to_owned();
+    let known: BTreeSet<_> = known.split(", ").collect();
+    let documented: BTreeSet<_> = BROKER.iter().map(|(name, ..)| *name).collect();
+    assert_eq!(known, documented);
+}
+
+#[tokio::test]
+async fn the_list_of_metrics_is_what_a_fresh_process_serves() {
+    let api = Api::serve(Simulator::new(Dialect::Hyperfleet)).await;
+    let receiver = Receiver::start().await;
+    let sentinel = Setup::new(&api.url, "", receiver.url()).start().await;
+    sentinel.readiness(200).await;
+    let (_, served) = get(&format!("{}/metrics", sentinel.metrics)).await;
+    let mut doc = "# Metrics of the sentinel
+
+Generated; `UPDATE_GOLDEN=1 make drift` writes it anew. Every series also carries `component` and `version`. Known label
+values exist from the start, so that a rate exists before the first failure. `outbox_*` and `store_*` belong to the
+embedded broker (`BROKER_TYPE=http`); their `sink` is a subscriber's name. What to alert on:
+[sentinel.md](sentinel.md#what-to-alert-on).
+
+| metric | type | labels | |
+|---|---|---|---|
+"
+    .to_owned();
+    let mut families: Vec<String> = Vec::new();
+    for family in served.split("# HELP ").skip(1) {
+        let mut lines = family.lines();
+        let (name, help) = lines.next().and_then(|line| line.split_once(' ')).expect("a name and a sentence");
+        let ty = lines.next().and_then(|line| line.rsplit_once(' ')).expect("a type").1;
+        let series = lines.next().expect("a series");
+        let labels =
+            series.split_once('{').and_then(|(_, rest)| rest.rsplit_once('}')).map_or("", |(labels, _)| labels);
+        // Values may hold commas, names are followed by `="`.
+        let labels = labels.split("=\"").filter_map(|part| part.rsplit(['"', ',']).next().map(str::to_owned));
+        let hidden = ["component", "version", "le", ""];
+        let labels: Vec<_> =
+            labels.filter(|label| !hidden.contains(&label.as_str())).map(|l| format!("`{l}`")).collect();
+        families.push(format!("| `{name}` | {ty} | {} | {} |", labels.join(", "), cell(help.trim_end_matches('.'))));
+    }
+    families.sort();
+    doc.push_str(&families.join("\n"));
+    doc.push('\n');
+    golden("docs/metrics.md", &doc);
+}
