@@ -25,6 +25,9 @@ const DUE: u32 = 10_000;
 /// Events confirmed before the kill.
 const BEFORE: usize = 2_000;
 
+/// Bytes on the wire; an event with its headers has about 1,100.
+const HALF_A_WINDOW: u64 = 400_000;
+
 /// Passes everything on, and remembers what was asked and answered.
 struct Witness {
     sink: Arc<dyn EventSink>,
@@ -101,7 +104,8 @@ async fn all_confirmed(witness: &Witness, live: &Live) {
 async fn rabbitmq_killed_and_restarted_under_load_loses_nothing_and_repeats_only_what_was_in_flight() {
     let name = "rabbitmq_killed_and_restarted_under_load_loses_nothing_and_repeats_only_what_was_in_flight";
     let Some(mut broker) = private_broker(name).await else { return };
-    let far = Far::RabbitMq { url: broker.url(), topic: "load".to_owned() };
+    let proxy = Proxy::start(broker.address()).await;
+    let far = Far::RabbitMq { url: format!("amqp://{}/%2f", proxy.address()), topic: "load".to_owned() };
     let rabbit = Rabbit::connect(&broker.url()).await;
     rabbit.exchange("load", "fanout").await;
     rabbit.queue("adapter").await;
@@ -109,6 +113,9 @@ async fn rabbitmq_killed_and_restarted_under_load_loses_nothing_and_repeats_only
     let witness = Witness::new(far.sink());
     let (_api, live) = load(&witness).await;
 
+    // In the middle of a window: some of it written, and not yet confirmed.
+    let sent = proxy.sent();
+    eventually(STEP, "half a window is written", async || (proxy.sent() >= sent + HALF_A_WINDOW).then_some(())).await;
     broker.kill();
     live.complains("broker", "reach exchange \"load\"").await;
     let before = witness.confirmed(0).len();
