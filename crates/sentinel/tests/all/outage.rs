@@ -198,6 +198,30 @@ async fn an_emulator_that_forgot_the_topic_is_used_again_without_a_restart() {
     live.stop().await;
 }
 
+/// With ages of a second, an outage of a few outlasts them all: what was due before is due for the same reason after.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_keeps_its_id_for_as_long_as_the_broker_stays_away() {
+    let api = Api::start(Dialect::Hyperfleet).await;
+    api.fleet.create("clusters", NewResource::named("alpha")).unwrap();
+    let memory = Arc::new(Memory::default());
+    let ages = "max_age_not_ready: 1s\nmax_age_ready: 1s\n";
+    let config = format!("{}{ages}", minimal(&api.url));
+    let mut bench = Bench::new(&config, Arc::clone(&memory) as Arc<dyn EventSink>);
+    assert_eq!(bench.cycle().await.unwrap().published, 1);
+    let first = memory.take().remove(0);
+    *memory.down.lock().unwrap() = true;
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(2500) {
+        assert_eq!(bench.cycle().await.unwrap().published, 0);
+    }
+    *memory.down.lock().unwrap() = false;
+    assert_eq!(bench.cycle().await.unwrap().published, 1);
+    let second = memory.take().remove(0);
+    assert_ne!(second.id(), first.id(), "the first again, though it was confirmed");
+    let apart = second.attributes().time.unwrap().duration_since(first.attributes().time.unwrap());
+    assert!(apart >= jiff::SignedDuration::from_secs(1), "{apart:?}");
+}
+
 /// Time passes in an outage: alive, not ready, and for a reason that names the API.
 async fn endure(live: &Live, outage: Duration) {
     live.complains("hyperfleet_api", "reach http://127.0.0.1:").await;
