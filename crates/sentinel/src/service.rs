@@ -35,6 +35,9 @@ use crate::resource::Resource;
 /// The loop beats at least this often; the longest silence is one request or one window, each with its timeout.
 const MAX_SILENCE: Duration = Duration::from_mins(1);
 
+/// Own events are remembered for at least as long as this: with ages of seconds, a short outage would outlast them all.
+const MIN_LIFETIME: Duration = Duration::from_mins(10);
+
 /// Warnings about single resources are given once per resource, for this many of them.
 const MAX_NOTICES: usize = 10_000;
 
@@ -86,7 +89,7 @@ impl Sentinel {
         let api = Api::new(&config.api)?;
         let query = Query { search: config.selector.search(), labels: config.selector.labels(), fields: None };
         // An event that is due by its max age must keep its id while the broker stays away, hence the double.
-        let lifetime = config.max_age.ready.max(config.max_age.not_ready).saturating_mul(2);
+        let lifetime = config.max_age.ready.max(config.max_age.not_ready).saturating_mul(2).max(MIN_LIFETIME);
         let in_flight = Arc::new(Mutex::new(InFlight::new(inflight::CAPACITY, lifetime)));
         metrics.config_loaded();
         Ok(Self {

@@ -278,7 +278,7 @@ async fn told_to_stop_in_mid_cycle_it_ends_between_two_units_of_work() {
     let token = CancellationToken::new();
     let stop = token.clone();
     let sentinel = bench.sentinel;
-    let running = Running::start(async move {
+    let mut running = Running::start(async move {
         sentinel.run(token).await.unwrap();
     });
     watchfire_testkit::eventually(DEADLINE, "the first window", async || (!memory.events().is_empty()).then_some(()))

@@ -86,7 +86,7 @@ impl Running {
         self.0.is_finished()
     }
 
-    pub(crate) async fn ended(mut self) {
+    pub(crate) async fn ended(&mut self) {
         tokio::time::timeout(DEADLINE, &mut self.0).await.expect("end in time").expect("end well");
     }
 }
@@ -256,10 +256,11 @@ impl Live {
         assert!(report.checks.contains_key("sentinel_poll"), "the loop ended");
     }
 
-    /// Stops it in good order.
-    pub(crate) async fn stop(self) {
+    /// Stops it in good order; returns how many events it published in its life.
+    pub(crate) async fn stop(mut self) -> u64 {
         self.token.cancel();
         self.running.ended().await;
+        self.published()
     }
 }
 
