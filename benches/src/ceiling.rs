@@ -9,6 +9,7 @@ use google_cloud_auth::credentials::anonymous;
 use google_cloud_pubsub::client::Publisher;
 use google_cloud_pubsub::model::Message;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use tokio::sync::mpsc;
 
@@ -71,9 +72,45 @@ async fn read(args: &Args, pages: mpsc::Sender<usize>) -> anyhow::Result<()> {
     }
 }
 
+struct RabbitMq {
+    channel: Channel,
+    exchange: String,
+    properties: BasicProperties,
+    _connection: Connection,
+}
+
+/// What stands beside the body, as the sentinel sends it.
+const ID: &str = "6487f98e-0000-5000-8000-000000000000";
+const ATTRIBUTES: [(&str, &str); 6] = [
+    ("specversion", "1.0"),
+    ("id", ID),
+    ("source", "hyperfleet-sentinel"),
+    ("type", "com.redhat.hyperfleet.cluster.reconcile"),
+    ("time", "2026-07-01T10:05:00.000000Z"),
+    ("datacontenttype", "application/json"),
+];
+
+fn properties() -> BasicProperties {
+    let mut headers = FieldTable::default();
+    headers.insert("_watermill_message_uuid".into(), AMQPValue::LongString(ID.into()));
+    for (name, value) in ATTRIBUTES {
+        headers.insert(format!("cloudEvents:{name}").into(), AMQPValue::LongString(value.into()));
+    }
+    BasicProperties::default()
+        .with_delivery_mode(2)
+        .with_message_id(ID.into())
+        .with_content_type("application/cloudevents+json".into())
+        .with_headers(headers)
+}
+
+fn attributes() -> impl Iterator<Item = (String, String)> {
+    let uuid = ("_watermill_message_uuid".to_owned(), ID.to_owned());
+    ATTRIBUTES.into_iter().map(|(name, value)| (format!("ce-{name}"), value.to_owned())).chain([uuid])
+}
+
 enum Target {
     Nowhere,
-    RabbitMq { channel: Channel, exchange: String, _connection: Connection },
+    RabbitMq(Box<RabbitMq>),
     PubSub(Box<Publisher>),
 }
 
@@ -83,7 +120,13 @@ impl Target {
             let connection = Connection::connect(url, ConnectionProperties::default()).await?;
             let channel = connection.create_channel().await?;
             channel.confirm_select(ConfirmSelectOptions::default()).await?;
-            return Ok(Self::RabbitMq { channel, exchange: args.topic.clone(), _connection: connection });
+            let exchange = args.topic.clone();
+            return Ok(Self::RabbitMq(Box::new(RabbitMq {
+                channel,
+                exchange,
+                properties: properties(),
+                _connection: connection,
+            })));
         }
         let Some(emulator) = &args.emulator else { return Ok(Self::Nowhere) };
         let publisher = Publisher::builder(&args.topic)
@@ -95,10 +138,11 @@ impl Target {
     async fn publish(&self, count: usize, body: &[u8]) -> anyhow::Result<()> {
         match self {
             Self::Nowhere => Ok(()),
-            Self::RabbitMq { channel, exchange, .. } => {
+            Self::RabbitMq(rabbitmq) => {
+                let RabbitMq { channel, exchange, .. } = &**rabbitmq;
                 let publish = |_| async {
-                    let properties = BasicProperties::default().with_delivery_mode(2);
-                    let options = BasicPublishOptions::default();
+                    let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+                    let properties = rabbitmq.properties.clone();
                     channel.basic_publish(exchange.as_str().into(), "".into(), options, body, properties).await?.await
                 };
                 for confirm in join_all((0..count).map(publish)).await {
@@ -109,7 +153,8 @@ impl Target {
                 Ok(())
             }
             Self::PubSub(publisher) => {
-                let publish = |_| publisher.publish(Message::new().set_data(body.to_vec()));
+                let publish =
+                    |_| publisher.publish(Message::new().set_data(body.to_vec()).set_attributes(attributes()));
                 for published in join_all((0..count).map(publish)).await {
                     published?;
                 }

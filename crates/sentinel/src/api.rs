@@ -96,13 +96,18 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether it is about who we are, not about what we asked.
+    pub fn is_auth(&self) -> bool {
+        match self {
+            Self::Token(_) | Self::TokenCharacters => true,
+            Self::Status { status, .. } => matches!(status.as_u16(), 401 | 403),
+            _ => false,
+        }
+    }
+
     /// `auth_error` or `fetch_error`, as dashboards know them.
     pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Token(_) | Self::TokenCharacters => "auth_error",
-            Self::Status { status, .. } if matches!(status.as_u16(), 401 | 403) => "auth_error",
-            _ => "fetch_error",
-        }
+        if self.is_auth() { "auth_error" } else { "fetch_error" }
     }
 
     /// What the operator can check or change.

@@ -10,6 +10,7 @@ pub mod event;
 pub mod inflight;
 pub mod metrics;
 pub mod page;
+mod partial;
 pub mod payload;
 mod publish;
 pub mod resource;

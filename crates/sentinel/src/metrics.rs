@@ -12,6 +12,7 @@ use prometheus_client::registry::Registry;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use crate::api;
 use crate::decision::Reason;
 
 /// Prometheus' own default buckets, which today's dashboards expect.
@@ -186,153 +187,156 @@ impl Families {
 
     /// The metrics of one sentinel; every known label value exists from here on, so that a rate exists before the
     /// first failure.
-    pub fn of(&self, shard: Shard, broker: &'static str, topic: String) -> Metrics {
-        let metrics = Metrics { families: self.clone(), shard, broker, topic };
-        for reason in Reason::ALL {
-            if reason.publishes() {
-                metrics.published_counter(reason);
-            } else {
-                for ready in [true, false] {
-                    metrics.skipped_counter(reason, ready);
-                }
-            }
+    pub fn of(&self, shard: &Shard, broker: &'static str, topic: String) -> Metrics {
+        let counter = |family: &PerShard<Counter>| family.get_or_create_owned(shard);
+        let gauge = |family: &PerShard<Gauge>| family.get_or_create_owned(shard);
+        let api_error = |error_type, operation| {
+            self.api_errors.get_or_create_owned(&ShardApiError { shard: shard.clone(), error_type, operation })
+        };
+        let broker_error = ShardBrokerError { shard: shard.clone(), error_type: "publish_error", broker_type: broker };
+        Metrics {
+            pending: gauge(&self.pending),
+            published: Reason::ALL.map(|reason| {
+                let labels = ShardReason { shard: shard.clone(), reason: reason.as_str() };
+                reason.publishes().then(|| self.published.get_or_create_owned(&labels))
+            }),
+            skipped: Reason::ALL.map(|reason| {
+                let skip = |ready_state| {
+                    let labels = ShardSkip { shard: shard.clone(), reason: reason.as_str(), ready_state };
+                    self.skipped.get_or_create_owned(&labels)
+                };
+                (!reason.publishes()).then(|| ["not_ready", "ready"].map(skip))
+            }),
+            poll_duration: self.poll_duration.0.get_or_create_owned(shard),
+            reconcile_duration: self.reconcile_duration.0.get_or_create_owned(shard),
+            fetch_errors: api_error("fetch_error", "fetch_resources"),
+            auth_errors: api_error("auth_error", "fetch_resources"),
+            broker_errors: self.broker_errors.get_or_create_owned(&broker_error),
+            config_loads: counter(&self.config_loads),
+            config_reloads: counter(&self.config_reloads),
+            last_poll: self.last_poll.clone(),
+            broker_published: self.broker_published.get_or_create_owned(&Topic { topic: topic.clone() }),
+            broker_library_errors: self
+                .broker_library_errors
+                .get_or_create_owned(&TopicError { topic, error_type: "publish" }),
+            unreadable: counter(&self.unreadable),
+            in_flight: gauge(&self.in_flight),
+            in_flight_evicted: counter(&self.in_flight_evicted),
+            publish_retries: counter(&self.publish_retries),
+            fields_missing: counter(&self.fields_missing),
+            fields_failed: counter(&self.fields_failed),
+            observed_ahead: counter(&self.observed_ahead),
+            from_future: counter(&self.from_future),
         }
-        for kind in ["fetch_error", "auth_error"] {
-            metrics.api_error_counter(kind, "fetch_resources");
-        }
-        metrics.api_error_counter("config_error", "config_load");
-        metrics.broker_error_counter();
-        let f = &metrics.families;
-        drop((f.pending.get_or_create(&metrics.shard), f.in_flight.get_or_create(&metrics.shard)));
-        drop(f.poll_duration.0.get_or_create(&metrics.shard));
-        drop(f.reconcile_duration.0.get_or_create(&metrics.shard));
-        for family in [
-            &f.unreadable,
-            &f.in_flight_evicted,
-            &f.publish_retries,
-            &f.fields_missing,
-            &f.fields_failed,
-            &f.observed_ahead,
-            &f.from_future,
-            &f.config_loads,
-            &f.config_reloads,
-        ] {
-            drop(family.get_or_create(&metrics.shard));
-        }
-        drop(f.broker_published.get_or_create(&Topic { topic: metrics.topic.clone() }));
-        metrics.broker_library_error_counter();
-        metrics
     }
 }
 
 /// The metrics of one sentinel.
 #[derive(Clone)]
 pub struct Metrics {
-    families: Families,
-    shard: Shard,
-    broker: &'static str,
-    topic: String,
+    pending: Gauge,
+    // By `Reason as usize`; a reason either publishes or skips.
+    published: [Option<Counter>; Reason::ALL.len()],
+    // Not ready, ready.
+    skipped: [Option<[Counter; 2]>; Reason::ALL.len()],
+    poll_duration: Histogram,
+    reconcile_duration: Histogram,
+    fetch_errors: Counter,
+    auth_errors: Counter,
+    broker_errors: Counter,
+    config_loads: Counter,
+    config_reloads: Counter,
+    last_poll: Gauge<f64, AtomicU64>,
+    broker_published: Counter,
+    broker_library_errors: Counter,
+    unreadable: Counter,
+    in_flight: Gauge,
+    in_flight_evicted: Counter,
+    publish_retries: Counter,
+    fields_missing: Counter,
+    fields_failed: Counter,
+    observed_ahead: Counter,
+    from_future: Counter,
 }
 
 impl Metrics {
     /// The configuration is in force.
     pub fn config_loaded(&self) {
-        self.families.config_loads.get_or_create(&self.shard).inc();
-        self.families.config_reloads.get_or_create(&self.shard).inc();
+        self.config_loads.inc();
+        self.config_reloads.inc();
     }
 
     /// The broker confirmed an event.
     pub fn published(&self, reason: Reason) {
-        self.published_counter(reason).inc();
-        self.families.broker_published.get_or_create(&Topic { topic: self.topic.clone() }).inc();
+        if let Some(counter) = &self.published[reason as usize] {
+            counter.inc();
+        }
+        self.broker_published.inc();
     }
 
-    /// A resource was not due.
+    /// Resources were not due.
     pub fn skipped(&self, reason: Reason, ready: bool, count: u64) {
-        if count > 0 {
-            self.skipped_counter(reason, ready).inc_by(count);
+        if let Some(counters) = &self.skipped[reason as usize] {
+            counters[usize::from(ready)].inc_by(count);
         }
     }
 
     /// A request failed for good.
-    pub fn api_error(&self, kind: &'static str) {
-        self.api_error_counter(kind, "fetch_resources").inc();
+    pub fn api_error(&self, error: &api::Error) {
+        if error.is_auth() {
+            self.auth_errors.inc()
+        } else {
+            self.fetch_errors.inc()
+        };
     }
 
     /// An event could not be published in its cycle.
     pub fn broker_error(&self) {
-        self.broker_error_counter().inc();
-        self.broker_library_error_counter().inc();
+        self.broker_errors.inc();
+        self.broker_library_errors.inc();
     }
 
     /// Events were tried again.
     pub fn retried(&self, events: usize) {
-        self.families.publish_retries.get_or_create(&self.shard).inc_by(events as u64);
+        self.publish_retries.inc_by(events as u64);
     }
 
     /// An item could not be read.
     pub fn unreadable(&self) {
-        self.families.unreadable.get_or_create(&self.shard).inc();
+        self.unreadable.inc();
     }
 
     /// Fields of a payload were missing, or failed.
     pub fn fields(&self, missing: usize, failed: usize) {
-        self.families.fields_missing.get_or_create(&self.shard).inc_by(missing as u64);
-        self.families.fields_failed.get_or_create(&self.shard).inc_by(failed as u64);
+        self.fields_missing.inc_by(missing as u64);
+        self.fields_failed.inc_by(failed as u64);
     }
 
     /// Adapters claim a generation that does not exist yet.
     pub fn observed_ahead(&self) {
-        self.families.observed_ahead.get_or_create(&self.shard).inc();
+        self.observed_ahead.inc();
     }
 
     /// A report time lies in the future.
     pub fn from_future(&self) {
-        self.families.from_future.get_or_create(&self.shard).inc();
+        self.from_future.inc();
     }
 
     /// The state of the in-flight memory.
     pub fn in_flight(&self, events: usize, evicted: u64) {
-        self.families.in_flight.get_or_create(&self.shard).set(i64::try_from(events).unwrap_or(i64::MAX));
-        self.families.in_flight_evicted.get_or_create(&self.shard).inc_by(evicted);
+        self.in_flight.set(i64::try_from(events).unwrap_or(i64::MAX));
+        self.in_flight_evicted.inc_by(evicted);
     }
 
     /// A cycle ended, after `took`, with `due` resources.
     pub fn cycle(&self, took: Duration, due: u64) {
-        self.families.poll_duration.0.get_or_create(&self.shard).observe(took.as_secs_f64());
-        self.families.reconcile_duration.0.get_or_create(&self.shard).observe(took.as_secs_f64());
-        self.families.pending.get_or_create(&self.shard).set(i64::try_from(due).unwrap_or(i64::MAX));
+        self.poll_duration.observe(took.as_secs_f64());
+        self.reconcile_duration.observe(took.as_secs_f64());
+        self.pending.set(i64::try_from(due).unwrap_or(i64::MAX));
     }
 
     /// Everything due was published.
     pub fn succeeded(&self, now: jiff::Timestamp) {
-        self.families.last_poll.set(now.as_duration().as_secs_f64());
-    }
-
-    fn published_counter(&self, reason: Reason) -> Counter {
-        let labels = ShardReason { shard: self.shard.clone(), reason: reason.as_str() };
-        self.families.published.get_or_create_owned(&labels)
-    }
-
-    fn skipped_counter(&self, reason: Reason, ready: bool) -> Counter {
-        let ready_state = if ready { "ready" } else { "not_ready" };
-        let labels = ShardSkip { shard: self.shard.clone(), reason: reason.as_str(), ready_state };
-        self.families.skipped.get_or_create_owned(&labels)
-    }
-
-    fn api_error_counter(&self, error_type: &'static str, operation: &'static str) -> Counter {
-        let labels = ShardApiError { shard: self.shard.clone(), error_type, operation };
-        self.families.api_errors.get_or_create_owned(&labels)
-    }
-
-    fn broker_error_counter(&self) -> Counter {
-        let labels =
-            ShardBrokerError { shard: self.shard.clone(), error_type: "publish_error", broker_type: self.broker };
-        self.families.broker_errors.get_or_create_owned(&labels)
-    }
-
-    fn broker_library_error_counter(&self) -> Counter {
-        let labels = TopicError { topic: self.topic.clone(), error_type: "publish" };
-        self.families.broker_library_errors.get_or_create_owned(&labels)
+        self.last_poll.set(now.as_duration().as_secs_f64());
     }
 }

@@ -13,13 +13,13 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info};
 use watchfire_delivery::retry::{Backoff, Verdict};
-use watchfire_delivery::{EventSink, sink};
+use watchfire_delivery::{CloudEvent, EventSink, sink};
 use watchfire_runtime::chain;
 use watchfire_runtime::clock;
 use watchfire_runtime::health::{Dependency, Heartbeat};
 
 use crate::metrics::Metrics;
-use crate::service::Due;
+use crate::service::{About, Due};
 
 /// Events published together: what the brokers' own windows hold.
 pub(crate) const WINDOW: usize = 1000;
@@ -72,7 +72,7 @@ impl Publisher {
         broker: &Dependency,
         heartbeat: &Heartbeat,
         token: &CancellationToken,
-        mut confirmed: impl FnMut(&Due, Timestamp),
+        mut confirmed: impl FnMut(&About, Timestamp),
     ) -> Outcome {
         let mut outcome = Outcome::default();
         let mut down = false;
@@ -91,10 +91,11 @@ impl Publisher {
             }
             down = true;
             for attempt in 0.. {
-                let events: Vec<_> = window.iter().map(|due| due.event.clone()).collect();
+                let (events, abouts): (Vec<_>, Vec<_>) = window.drain(..).map(|due| (due.event, due.about)).unzip();
                 let results = heartbeat.during(self.sink.publish_all(&events)).await;
                 let last = attempt + 1 == ATTEMPTS || token.is_cancelled();
-                let round = self.settle(&mut window, results, last, &mut outcome, &mut confirmed);
+                let settled = events.into_iter().zip(abouts).zip(results);
+                let round = self.settle(settled, last, &mut window, &mut outcome, &mut confirmed);
                 // One event that is taken, or refused for what it is, shows that the broker is there.
                 down &= round.sink_wide;
                 match &round.first_error {
@@ -111,34 +112,34 @@ impl Publisher {
         outcome
     }
 
-    /// Settles each event of a window by its own result; what is to be tried again stays in it.
+    /// Settles each event of a window by its own result; what is to be tried again goes back into it.
     fn settle(
         &self,
-        window: &mut Vec<Due>,
-        results: Vec<Result<(), sink::Error>>,
+        settled: impl Iterator<Item = ((CloudEvent, About), Result<(), sink::Error>)>,
         last: bool,
+        window: &mut Vec<Due>,
         outcome: &mut Outcome,
-        confirmed: &mut impl FnMut(&Due, Timestamp),
+        confirmed: &mut impl FnMut(&About, Timestamp),
     ) -> Round {
         let now = clock::now();
         let mut round = Round { sink_wide: true, ..Round::default() };
-        for (due, result) in std::mem::take(window).into_iter().zip(results) {
+        for ((event, about), result) in settled {
             let Err(error) = result else {
-                let event = due.event.id();
-                info!(id = due.id, generation = due.generation, reason = %due.reason, event, "event published");
-                self.metrics.published(due.reason);
-                confirmed(&due, now);
+                let About { reason, id, generation } = &about;
+                info!(id, generation, reason = reason.as_str(), event = event.id(), "event published");
+                self.metrics.published(*reason);
+                confirmed(&about, now);
                 outcome.published += 1;
                 round.sink_wide = false;
                 continue;
             };
-            debug!(id = due.id, error = %chain(&error), "event refused");
+            debug!(id = about.id, error = %chain(&error), "event refused");
             round.sink_wide &= error.is_sink_wide();
             match error.verdict() {
                 // Where nothing is routed, a moment changes nothing; the next cycle decides again.
                 Verdict::Retry { after } if !last && after <= Some(MAX_WAIT) && error.kind() != "unroutable" => {
                     round.wait = round.wait.max(after);
-                    window.push(due);
+                    window.push(Due { event, about });
                 }
                 Verdict::Retry { .. } | Verdict::Permanent | Verdict::Provisional | Verdict::Pause => {
                     self.give_up(outcome);

@@ -4,7 +4,7 @@
 //! that neither the fleet nor its events are ever held in memory as a whole. A cycle is successful when the whole list
 //! was read and everything due was confirmed; whatever was not is decided again in the next one, under the same id.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -29,6 +29,7 @@ use crate::event;
 use crate::inflight::{self, InFlight};
 use crate::metrics::Metrics;
 use crate::page::Page;
+use crate::partial;
 use crate::publish::{Outcome, Publisher, WINDOW};
 use crate::resource::Resource;
 
@@ -53,6 +54,8 @@ pub struct Sentinel {
     api_state: Dependency,
     broker_state: Dependency,
     heartbeat: Heartbeat,
+    /// What of a resource the payload reads; nothing means all of it.
+    payload_fields: Option<BTreeSet<String>>,
     notices: HashSet<String>,
     api_failing: bool,
 }
@@ -73,6 +76,11 @@ pub struct Cycle {
 /// An event on its way from the decision to the broker.
 pub(crate) struct Due {
     pub(crate) event: CloudEvent,
+    pub(crate) about: About,
+}
+
+/// What the event is about; the event itself is opaque to the publisher.
+pub(crate) struct About {
     pub(crate) reason: Reason,
     pub(crate) id: String,
     pub(crate) generation: Option<i64>,
@@ -102,6 +110,7 @@ impl Sentinel {
             api_state: health.dependency("hyperfleet_api"),
             broker_state: health.dependency("broker"),
             heartbeat: health.heartbeat("sentinel_poll", MAX_SILENCE),
+            payload_fields: config.payload.top_level_fields(),
             notices: HashSet::new(),
             api_failing: false,
             config,
@@ -143,14 +152,15 @@ impl Sentinel {
         let (sender, due) = mpsc::channel(WINDOW);
         let in_flight = Arc::clone(&self.in_flight);
         let publisher = self.publisher.clone();
-        let confirmations = publisher.run(due, &self.broker_state, &self.heartbeat, token, |due: &Due, at| {
-            let ours = Published { generation: due.generation, at };
-            in_flight.lock().unwrap_or_else(PoisonError::into_inner).confirm(&due.id, ours);
+        let confirmations = publisher.run(due, &self.broker_state, &self.heartbeat, token, |about: &About, at| {
+            let ours = Published { generation: about.generation, at };
+            in_flight.lock().unwrap_or_else(PoisonError::into_inner).confirm(&about.id, ours);
         });
         let mut walk = Walk {
             config: &self.config,
             in_flight: &self.in_flight,
             metrics: &self.metrics,
+            payload_fields: self.payload_fields.as_ref(),
             notices: &mut self.notices,
             api_state: &self.api_state,
             sender,
@@ -218,7 +228,7 @@ impl Sentinel {
                 );
             }
             Err(error) => {
-                self.metrics.api_error(error.kind());
+                self.metrics.api_error(error);
                 // Once per change of state: an API that stays away says nothing new every few seconds.
                 if !std::mem::replace(&mut self.api_failing, true) {
                     error!(error = %chain(error), hint = error.hint(), "cannot list resources, trying again every poll interval");
@@ -233,6 +243,7 @@ struct Walk<'a> {
     config: &'a SentinelConfig,
     in_flight: &'a Mutex<InFlight>,
     metrics: &'a Metrics,
+    payload_fields: Option<&'a BTreeSet<String>>,
     notices: &'a mut HashSet<String>,
     api_state: &'a Dependency,
     sender: mpsc::Sender<Due>,
@@ -331,8 +342,8 @@ impl Walk<'_> {
     }
 
     fn build(&mut self, item: &str, resource: &Resource<'_>, decision: &Decision, now: Timestamp) -> Option<Due> {
-        // It was read a moment ago, but as a view: a value needs what the view skips to be JSON as well.
-        let value = match serde_json::from_str(item) {
+        // It was read a moment ago, but as a view, which skips most of what a payload may want.
+        let value = match partial::read(item, self.payload_fields) {
             Ok(value) => value,
             Err(error) => {
                 self.metrics.unreadable();
@@ -359,7 +370,7 @@ impl Walk<'_> {
         let resource_type = &self.config.api.resource_type;
         let event = event::reconcile(resource, decision, built.data, resource_type, traceparent, now);
         let id = resource.id.clone().into_owned();
-        Some(Due { event, reason: decision.reason, id, generation: resource.generation })
+        Some(Due { event, about: About { reason: decision.reason, id, generation: resource.generation } })
     }
 
     fn is_news(&mut self, notice: &str) -> bool {

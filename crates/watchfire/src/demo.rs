@@ -93,7 +93,7 @@ async fn play(args: &DemoArgs) -> Result<(), Failure> {
     let token = tasks.token();
     for plural in ["clusters", "nodepools"] {
         let config = sentinel_config(plural, &api)?;
-        let metrics = families.of(shard(&config), sink.kind(), "demo".to_owned());
+        let metrics = families.of(&shard(&config), sink.kind(), "demo".to_owned());
         let sentinel = Sentinel::new(config, Arc::clone(&sink), metrics, &health).context("make a sentinel")?;
         tasks.essential("sentinel", sentinel.run(token.clone()));
     }

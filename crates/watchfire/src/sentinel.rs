@@ -64,7 +64,7 @@ async fn serve(args: &SentinelArgs) -> Result<(), Failure> {
         metrics = %admin.metrics_addr(),
         "sentinel started"
     );
-    let measured = families.of(shard.clone(), sink.sink.kind(), sink.topic);
+    let measured = families.of(&shard, sink.sink.kind(), sink.topic);
     health.service("sentinel", format!("{} ({})", shard.resource_type, shard.resource_selector));
     let sentinel = Sentinel::new(sentinel, sink.sink, measured, &health).context("make the API client")?;
     tasks.essential("sentinel", sentinel.run(tasks.token()));

@@ -289,7 +289,7 @@ pub(crate) fn metrics(families: &Families, config: &SentinelConfig, broker: &'st
         resource_selector: config.selector.metric_label(),
         shard: config.selector.labels().unwrap_or_else(|| "all".into()),
     };
-    families.of(shard, broker, "hyperfleet-events".into())
+    families.of(&shard, broker, "hyperfleet-events".into())
 }
 
 /// The smallest file for this API.
