@@ -294,7 +294,7 @@ pub(crate) fn metrics(families: &Families, config: &SentinelConfig, broker: &'st
 
 /// The smallest file for this API.
 pub(crate) fn minimal(url: &str) -> String {
-    format!("resource_type: clusters\nhyperfleet_api:\n  endpoint: {url}\n  timeout: 2s\n")
+    format!("resource_type: clusters\nhyperfleet_api:\n  endpoint: {url}\n  timeout: 10s\n")
 }
 
 /// The data of an event.
