@@ -20,6 +20,24 @@ fn refusal(source: &str) -> Error {
     Template::parse(source).expect_err(source)
 }
 
+/// What the comparison with Go in `tests/all/template_go.rs` recorded; here it needs no Go.
+#[test]
+fn hand_written_templates_render_as_go_rendered_them() {
+    let data: Json = serde_json::from_str(include_str!("../../tests/all/template_go/data.json")).unwrap();
+    let answers = include_str!("../../tests/all/template_go/answers.jsonl");
+    for answer in answers.lines().map(|line| serde_json::from_str::<Json>(line).unwrap()) {
+        let source = answer["template"].as_str().unwrap();
+        match (Template::parse(source), answer["fails"].as_str()) {
+            (Err(_), fails) => assert!(fails.is_some(), "{source}"),
+            (Ok(template), fails) => {
+                let text = template.render(&Data { root: &data, alias: no_alias }, &mut |_| {});
+                assert_eq!(text.as_deref().ok(), answer["text"].as_str(), "{source}");
+                assert_eq!(fails, text.is_err().then_some("exec"), "{source}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_missing_key_is_empty_and_reported_when_it_is_used() {
     let data = json!({"here": "x", "null": null, "n": 1, "list": [null, "a"], "map": {"null": null}});
