@@ -472,7 +472,7 @@ impl Directives<'_, '_> {
     fn number(&mut self) -> Option<usize> {
         let digits = self.rest.len() - self.rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let (text, rest) = self.rest.split_at_checked(digits)?;
-        let number = text.parse().ok().filter(|_| digits > 0);
+        let number = text.parse().ok();
         if digits > 0 && number.is_none_or(|n: i64| n / 10 > MAX_WIDTH) {
             // Go gives up on the rest of the format.
             self.rest = "";
