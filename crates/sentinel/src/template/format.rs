@@ -26,19 +26,20 @@ pub(super) struct Buffer {
 
 impl Buffer {
     pub(super) fn push_str(&mut self, text: &str) {
-        if self.text.len() + text.len() > MAX_OUTPUT {
-            self.full = true;
-        } else if !self.full {
+        if self.fits(text.len()) {
             self.text.push_str(text);
         }
     }
 
     fn pad(&mut self, with: char, count: usize) {
-        if self.text.len() + count > MAX_OUTPUT {
-            self.full = true;
-        } else if !self.full {
+        if self.fits(count) {
             self.text.extend(std::iter::repeat_n(with, count));
         }
+    }
+
+    fn fits(&mut self, bytes: usize) -> bool {
+        self.full |= self.text.len() + bytes > MAX_OUTPUT;
+        !self.full
     }
 
     pub(super) fn check(&self) -> Result<(), String> {

@@ -304,7 +304,7 @@ fn output_is_bounded() {
         "{{len (print .s 1)}}",
         "{{.list}}",
         "{{printf \"%2000000d\" 1}}",
-        "{{len (printf \"%-1048577d\" 1)}}",
+        "{{len (printf \"%s!%d!\" .s 1)}}",
         "{{printf \"%-9000000s\" 1}}",
         "{{printf \"%.9000000f\" 1.0}}",
         "{{printf \"%9000000v\" .list}}",
