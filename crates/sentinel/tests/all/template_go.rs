@@ -126,7 +126,7 @@ fn compare(test: &str, templates: Vec<String>) -> Option<String> {
             continue;
         }
         let line = match answer.get("ok") {
-            Some(text) => json!({"template": template, "text": text}),
+            Some(output) => json!({"template": template, "text": output}),
             None if answer.get("parse").is_some() => json!({"template": template, "fails": "parse"}),
             None => json!({"template": template, "fails": "exec"}),
         };
