@@ -141,7 +141,7 @@ mod tests {
     fn a_report_of_an_older_generation_does_not_overtake_the_event_of_the_new_one() {
         let mut memory = memory(10);
         assert!(memory.published(&resource("a", 1), Some(at(105)), at(110)).is_some());
-        assert_eq!(memory.len(), 1);
+        assert_eq!((memory.len(), memory.is_empty()), (1, false));
     }
 
     #[test]

@@ -140,7 +140,7 @@ fn the_phase_comes_from_reconciled_else_from_ready() {
         assert_eq!(of(conditions.clone()), format!(r#"{{"phase":"{phase}"}}"#), "{conditions}");
     }
     let deeper =
-        json!({"a": ".status.phase.x", "b": ".status.other", "c": ".phase", "d": ".metadata.other", "e": ".metadata"});
+        json!({"a": ".status.phase.x", "b": ".status.other", "c": ".phase", "d": ".metadata.kind", "e": ".metadata"});
     assert_eq!(built(&deeper, &node_pool()).0, r#"{"a":"","b":"","c":"","d":"","e":""}"#);
 }
 

@@ -106,6 +106,14 @@ fn a_malformed_resource_is_an_error() {
 }
 
 #[test]
+fn a_malformed_field_says_what_belongs_there() {
+    for (json, expected) in [(r#"{"id":5}"#, "expected a string"), (r#"{"labels":5}"#, "expected a map of strings")] {
+        let Err(Error::Malformed { source }) = Resource::parse(json) else { panic!("{json}") };
+        assert!(source.to_string().contains(expected), "{source}");
+    }
+}
+
+#[test]
 fn an_unreadable_time_names_resource_and_field() {
     let json = r#"{"id":"a","status":{"phase":"Ready","last_updated_time":"yesterday"}}"#;
     let error = Resource::parse(json).unwrap_err();

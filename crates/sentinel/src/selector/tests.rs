@@ -135,6 +135,17 @@ fn a_search_stays_below_what_the_api_takes() {
 }
 
 #[test]
+fn a_search_is_filled_to_the_last_byte() {
+    let filled = |last: usize| {
+        let mut pairs: Vec<_> = (0..52).map(|index| (format!("k{index:061}"), "v".to_owned())).collect();
+        pairs.push(("zz".to_owned(), "x".repeat(last)));
+        let selector = Selector::from_pairs(pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())));
+        selector.unwrap().search().unwrap().len()
+    };
+    assert_eq!((filled(28), filled(29)), (4096, 4051));
+}
+
+#[test]
 fn a_quote_in_a_value_is_doubled() {
     assert_eq!(quote("a'b"), "'a''b'");
 }

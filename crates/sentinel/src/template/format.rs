@@ -26,19 +26,20 @@ pub(super) struct Buffer {
 
 impl Buffer {
     pub(super) fn push_str(&mut self, text: &str) {
-        if self.text.len() + text.len() > MAX_OUTPUT {
-            self.full = true;
-        } else if !self.full {
+        if self.fits(text.len()) {
             self.text.push_str(text);
         }
     }
 
     fn pad(&mut self, with: char, count: usize) {
-        if self.text.len() + count > MAX_OUTPUT {
-            self.full = true;
-        } else if !self.full {
+        if self.fits(count) {
             self.text.extend(std::iter::repeat_n(with, count));
         }
+    }
+
+    fn fits(&mut self, bytes: usize) -> bool {
+        self.full |= self.text.len() + bytes > MAX_OUTPUT;
+        !self.full
     }
 
     pub(super) fn check(&self) -> Result<(), String> {
@@ -175,7 +176,7 @@ impl<'b> Printer<'b> {
             d.skip(1);
             match d.integer() {
                 Some(width) => {
-                    self.flags.minus |= width < 0;
+                    self.flags.minus |= width.is_negative();
                     self.flags.width = usize::try_from(width.unsigned_abs()).ok();
                 }
                 None => self.out.push_str("%!(BADWIDTH)"),
@@ -269,7 +270,7 @@ impl<'b> Printer<'b> {
                     if i > 0 {
                         self.out.push_str(brackets[1]);
                     }
-                    self.value(&Value::Str(key), verb, depth + 1);
+                    self.value(&Value::Str(key), verb, depth);
                     self.out.push_str(":");
                     self.nested(item, verb, depth);
                 }
@@ -378,11 +379,10 @@ impl<'b> Printer<'b> {
             with_point(&mut digits, if verb == 'v' { flags.precision.unwrap_or(6) } else { 0 });
         }
         let sign = self.sign(value.is_sign_negative());
-        let width = flags.width.unwrap_or(0);
         // The sign comes before zeros that pad.
-        if !sign.is_empty() && flags.zero && !flags.minus && width > digits.len() + 1 {
+        if !sign.is_empty() && flags.zero && !flags.minus {
             self.out.push_str(sign);
-            self.out.pad('0', width - digits.len() - 1);
+            self.out.pad('0', flags.width.unwrap_or(0).saturating_sub(digits.len() + 1));
             self.out.push_str(&digits);
         } else {
             self.padded(&format!("{sign}{digits}"));
@@ -415,12 +415,7 @@ fn general(magnitude: f64, precision: Option<usize>) -> String {
         "" => "0",
         digits => digits,
     };
-    let count = i32::try_from(digits.len()).unwrap_or(i32::MAX);
-    let limit = match precision.and_then(|p| i32::try_from(p.max(1)).ok()) {
-        None => 6,
-        Some(limit) if limit > count && count > exponent => count,
-        Some(limit) => limit,
-    };
+    let limit = precision.and_then(|p| i32::try_from(p.max(1)).ok()).unwrap_or(6);
     let mut text = String::new();
     let whole = usize::try_from(exponent).map_or(0, |e| e + 1);
     if exponent < -4 || exponent >= limit {
@@ -429,9 +424,8 @@ fn general(magnitude: f64, precision: Option<usize>) -> String {
             text.push('.');
             text.push_str(digits.get(1..).unwrap_or_default());
         }
-        let sign = if exponent < 0 { '-' } else { '+' };
         // Writing to a String can't fail.
-        write!(text, "e{sign}{:02}", exponent.unsigned_abs()).unwrap_or_default();
+        write!(text, "e{exponent:+03}").unwrap_or_default();
     } else if exponent < 0 {
         text.push_str("0.");
         text.extend(std::iter::repeat_n('0', usize::try_from(-exponent - 1).unwrap_or(0)));
@@ -479,7 +473,7 @@ impl Directives<'_, '_> {
     fn number(&mut self) -> Option<usize> {
         let digits = self.rest.len() - self.rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         let (text, rest) = self.rest.split_at_checked(digits)?;
-        let number = text.parse().ok().filter(|_| digits > 0);
+        let number = text.parse().ok();
         if digits > 0 && number.is_none_or(|n: i64| n / 10 > MAX_WIDTH) {
             // Go gives up on the rest of the format.
             self.rest = "";

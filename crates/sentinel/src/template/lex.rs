@@ -40,6 +40,7 @@ pub(super) struct Token<'s> {
 
 const OPEN: &str = "{{";
 const CLOSE: &str = "}}";
+const TRIM_CLOSE: &str = "-}}";
 const SPACES: [char; 4] = [' ', '\t', '\r', '\n'];
 const KEYWORDS: [&str; 10] = ["block", "break", "continue", "define", "else", "end", "if", "range", "template", "with"];
 
@@ -122,8 +123,8 @@ impl<'s> Lexer<'s> {
                 self.action()?;
             }
         }
-        self.at = self.source.len();
-        if self.at > self.start {
+        if !self.rest().is_empty() {
+            self.at = self.source.len();
             self.emit(Kind::Text);
         }
         Ok(())
@@ -145,8 +146,8 @@ impl<'s> Lexer<'s> {
         let rest = self.rest();
         if rest.starts_with(CLOSE) {
             self.at += CLOSE.len();
-        } else if rest.starts_with(SPACES) && rest.get(1..).is_some_and(|s| s.starts_with("-}}")) {
-            self.at += 2 + CLOSE.len();
+        } else if rest.starts_with(SPACES) && rest.get(1..).is_some_and(|s| s.starts_with(TRIM_CLOSE)) {
+            self.at += 1 + TRIM_CLOSE.len();
             self.accept_while(|c| SPACES.contains(&c));
         } else {
             return false;
@@ -177,7 +178,7 @@ impl<'s> Lexer<'s> {
             ' ' | '\t' | '\r' | '\n' => {
                 // The space before `-}}` belongs to the delimiter.
                 while self.peek().is_some_and(|c| SPACES.contains(&c))
-                    && !self.rest().get(1..).is_some_and(|s| s.starts_with("-}}"))
+                    && !self.rest().get(1..).is_some_and(|s| s.starts_with(TRIM_CLOSE))
                 {
                     self.next();
                 }
@@ -204,10 +205,7 @@ impl<'s> Lexer<'s> {
             }
             '$' => self.word(Kind::Variable)?,
             '.' if !self.peek().is_some_and(|c| c.is_ascii_digit()) => self.word(Kind::Field)?,
-            '.' | '+' | '-' | '0'..='9' => {
-                self.at -= 1;
-                self.number()
-            }
+            '.' | '+' | '-' | '0'..='9' => self.number(),
             c if alphanumeric(c) => self.word(Kind::Identifier)?,
             c => return Err(format!("unexpected {c:?} in action")),
         })
@@ -218,10 +216,10 @@ impl<'s> Lexer<'s> {
             if quote == '"' { (Kind::Quoted, "quoted string") } else { (Kind::Character, "character constant") };
         loop {
             match self.next() {
-                Some('\\') if self.peek().is_some_and(|c| c != '\n') => {
+                Some('\\') => {
                     self.next();
                 }
-                None | Some('\\' | '\n') => return Err(format!("unterminated {what}")),
+                None | Some('\n') => return Err(format!("unterminated {what}")),
                 Some(c) if c == quote => return Ok(kind),
                 Some(_) => {}
             }
@@ -250,9 +248,9 @@ impl<'s> Lexer<'s> {
         })
     }
 
-    /// Takes what looks like a number, with all that is glued to it; whether it is one is decided when it is read.
+    /// Takes what looks like a number and whose first character is taken, with all that is glued to it; whether it is
+    /// one is decided when it is read.
     fn number(&mut self) -> Kind {
-        self.accept("+-");
         self.accept_while(alphanumeric);
         if self.accept(".") {
             self.accept_while(alphanumeric);

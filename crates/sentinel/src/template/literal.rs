@@ -25,7 +25,7 @@ pub(super) fn number(text: &str) -> Result<Literal, Reason> {
     }
     let plain = unsigned.replace('_', "");
     // Go's rule counts every `e` as an exponent, in `-0x1e` as well: only an unsigned hexadecimal integer is exempt.
-    let hex = text.len() > 2 && (text.starts_with("0x") || text.starts_with("0X")) && !text.contains(['p', 'P']);
+    let hex = (text.starts_with("0x") || text.starts_with("0X")) && !text.contains(['p', 'P']);
     let float = text.contains(['.', 'e', 'E', 'p', 'P']) && !hex;
     if let Some((digits, base)) = integer_digits(&plain) {
         let overflow = || Reason::Syntax(format!("integer overflow: {text:?}"));

@@ -55,7 +55,6 @@ fn unclosed(word: &Token<'_>) -> Stop {
 fn unexpected(token: &Token<'_>, context: &str) -> Stop {
     let reason = match &token.kind {
         Kind::Bad(why) => why.clone(),
-        Kind::End => format!("unexpected end in {context}"),
         _ => format!("unexpected token in {context}"),
     };
     stop(token, Reason::Syntax(reason))
@@ -227,9 +226,6 @@ impl<'s> Parser<'s> {
             if token.kind == *end {
                 self.take();
                 break;
-            }
-            if !begins_operand(&token.kind) {
-                return Err(unexpected(&token, context));
             }
             let stage = rest.len() + usize::from(first.is_some());
             let operand = self.command(stage)?;
@@ -419,23 +415,6 @@ impl<'s> Parser<'s> {
 enum Term {
     Operand(Operand),
     Function(Function),
-}
-
-fn begins_operand(kind: &Kind) -> bool {
-    matches!(
-        kind,
-        Kind::Bool
-            | Kind::Character
-            | Kind::Dot
-            | Kind::Field
-            | Kind::Identifier
-            | Kind::Number
-            | Kind::Nil
-            | Kind::Raw
-            | Kind::Quoted
-            | Kind::Variable
-            | Kind::LeftParen
-    )
 }
 
 fn check_arity(function: Function, given: usize, token: &Token<'_>) -> Parsed<()> {

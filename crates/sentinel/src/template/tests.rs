@@ -20,6 +20,24 @@ fn refusal(source: &str) -> Error {
     Template::parse(source).expect_err(source)
 }
 
+/// What the comparison with Go in `tests/all/template_go.rs` recorded; here it needs no Go.
+#[test]
+fn hand_written_templates_render_as_go_rendered_them() {
+    let data: Json = serde_json::from_str(include_str!("../../tests/all/template_go/data.json")).unwrap();
+    let answers = include_str!("../../tests/all/template_go/answers.jsonl");
+    for answer in answers.lines().map(|line| serde_json::from_str::<Json>(line).unwrap()) {
+        let source = answer["template"].as_str().unwrap();
+        match (Template::parse(source), answer["fails"].as_str()) {
+            (Err(_), fails) => assert!(fails.is_some(), "{source}"),
+            (Ok(template), fails) => {
+                let text = template.render(&Data { root: &data, alias: no_alias }, &mut |_| {});
+                assert_eq!(text.as_deref().ok(), answer["text"].as_str(), "{source}");
+                assert_eq!(fails, text.is_err().then_some("exec"), "{source}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_missing_key_is_empty_and_reported_when_it_is_used() {
     let data = json!({"here": "x", "null": null, "n": 1, "list": [null, "a"], "map": {"null": null}});
@@ -171,6 +189,10 @@ fn a_refusal_shows_the_place_and_the_token() {
         ("{{$a, $b := .x}}", 1, 5, "\",\"", "too many declarations in command"),
         ("{{range $a, $b, $c := .x}}{{end}}", 1, 15, "\",\"", "two variables at most"),
         ("{{range $a, .b}}{{end}}", 1, 13, "\".b\"", "range can only initialize variables"),
+        ("{{\"a\\\n\"}}", 1, 3, "\"\\\"a\\\\\\n\\\"\"", "invalid escape"),
+        ("{{.5.3}}", 1, 3, "\".5.3\"", "illegal number syntax"),
+        ("{{if .a}}{{else end}}{{end}}", 1, 17, "\"end\"", "unexpected token in else"),
+        ("{{if | 1}}{{end}}", 1, 6, "\"|\"", "empty command"),
         ("{{.a ? .b}}", 1, 6, "\"?\"", "unexpected '?' in action"),
         ("{{.a , .b}}", 1, 6, "\",\"", "unexpected token in operand"),
         ("{{.a : .b}}", 1, 6, "\":\"", "expected :="),
@@ -266,7 +288,7 @@ fn the_deepest_template_runs_on_a_small_stack() {
 fn size_is_bounded_when_parsed() {
     assert_eq!(render(&"x".repeat(MAX_SOURCE), &json!({})).0.unwrap().len(), MAX_SOURCE);
     let error = refusal(&"x".repeat(MAX_SOURCE + 1));
-    assert!(matches!(error.reason, Reason::TooLarge(_)), "{error}");
+    assert_eq!(error.reason, Reason::TooLarge("the template is larger than 65536 bytes".into()));
 }
 
 #[test]
@@ -274,6 +296,7 @@ fn output_is_bounded() {
     let data = json!({"s": "x".repeat(MAX_OUTPUT), "list": ["y".repeat(600_000), "y".repeat(600_000)]});
     assert_eq!(render("{{.s}}", &data).0.unwrap().len(), MAX_OUTPUT);
     assert_eq!(render("{{print .s}}", &data).0.unwrap().len(), MAX_OUTPUT);
+    assert_eq!(render("{{printf \"%-1048576d\" 1}}", &data).0.unwrap().len(), MAX_OUTPUT);
     for source in [
         "{{.s}}!",
         "!{{.s}}",
@@ -281,6 +304,7 @@ fn output_is_bounded() {
         "{{len (print .s 1)}}",
         "{{.list}}",
         "{{printf \"%2000000d\" 1}}",
+        "{{len (printf \"%s!%d!\" .s 1)}}",
         "{{printf \"%-9000000s\" 1}}",
         "{{printf \"%.9000000f\" 1.0}}",
         "{{printf \"%9000000v\" .list}}",
@@ -310,6 +334,9 @@ fn work_is_bounded() {
         assert!(error.what.contains("more than") || error.what.contains("larger than"), "{source}: {error}");
     }
     assert_eq!(render("{{range .list}}{{range $.list}}{{end}}{{end}}", &data).0.unwrap(), "");
+    // One step for the number, one for each round.
+    assert_eq!(render("{{range 4194303}}{{end}}", &data).0.unwrap(), "");
+    assert!(render("{{range 4194304}}{{end}}", &data).0.is_err());
 }
 
 #[test]

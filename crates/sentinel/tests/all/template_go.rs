@@ -19,19 +19,11 @@ const CASES: &str = include_str!("template_go/cases.txt");
 /// How many templates are made from seeds, once as they are and once damaged.
 const GENERATED: u64 = 3_000;
 
+/// What Go made of them, for the tests beside the code, which run without Go.
+const ANSWERS: &str = include_str!("template_go/answers.jsonl");
+
 fn data() -> Json {
-    json!({
-        "id": "cls-123", "kind": "Cluster", "generation": 3, "zero": 0, "negative": -17, "big": 9_007_199_254_740_993_i64,
-        "beyond": 18_446_744_073_709_551_615_u64, "ratio": 0.25, "whole": 2.0, "large": 1.5e21, "small": 1.25e-7, "third": 0.333_333_333_333_333_3,
-        "yes": true, "no": false, "empty": "", "blank": "  ", "text": "a \"quoted\" <b> & 'c' \\ \t\n\u{7}\u{0}\u{7f}",
-        "unicode": "Zürich 日本 🔥 e\u{301} \u{200b}\u{feff}\u{ad}", "raw": "no `back` quotes",
-        "labels": {"region": "us-east", "cluster-type": "hypershift", "a.b/c": "dotted", "Z": "last?"},
-        "metadata": {"name": "prod", "labels": {"region": "eu"}},
-        "list": ["b", "a", "c"], "numbers": [3, 1, 2.5, -4], "mixed": [1, "x", true, 2.5, {"k": [1, 2]}, ["n"]],
-        "objects": [{"name": "one", "n": 1}, {"name": "two", "n": 2}, {"name": "three", "n": 3}],
-        "nothing": [], "none": {}, "deep": {"a": {"b": {"c": {"d": "deep"}}}},
-        "format": "<%s>"
-    })
+    serde_json::from_str(include_str!("template_go/data.json")).unwrap()
 }
 
 /// What became of a template: its text, or at which step it failed and why.
@@ -117,7 +109,8 @@ fn is_bounded(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Failed(error) if error.what.contains("more than") || error.what.contains("larger than"))
 }
 
-fn compare(test: &str, templates: Vec<String>) {
+/// The comparable templates with Go's answers, one a line; `None` without Go.
+fn compare(test: &str, templates: Vec<String>) -> Option<String> {
     let data = data();
     let rendered = templates.into_iter().map(|template| {
         let (outcome, missing) = ours(&template, &data);
@@ -125,13 +118,19 @@ fn compare(test: &str, templates: Vec<String>) {
     });
     // What meets our bounds would keep Go busy for a very long time.
     let cases: Vec<_> = rendered.filter(|(_, outcome, _)| !is_bounded(outcome)).collect();
-    let Some(answers) = go(test, &cases, &data) else { return };
-    let mut report = String::new();
+    let answers = go(test, &cases, &data)?;
+    let (mut report, mut answered) = (String::new(), String::new());
     let (mut texts, mut failures, mut refusals) = (0, 0, 0);
     for ((template, outcome, missing), answer) in cases.iter().zip(&answers) {
         if !is_comparable(outcome, missing, answer) {
             continue;
         }
+        let line = match answer.get("ok") {
+            Some(output) => json!({"template": template, "text": output}),
+            None if answer.get("parse").is_some() => json!({"template": template, "fails": "parse"}),
+            None => json!({"template": template, "fails": "exec"}),
+        };
+        writeln!(answered, "{line}").unwrap();
         match outcome {
             outcome if !agree(outcome, answer) => {
                 write!(report, "{template:?}\nours: {outcome:?}\n  go: {answer}\n").unwrap();
@@ -144,6 +143,7 @@ fn compare(test: &str, templates: Vec<String>) {
     println!("{test}: {texts} texts, {failures} failures and {refusals} refusals as in Go, of {}", cases.len());
     assert!(report.is_empty(), "{report}");
     assert!(texts > cases.len() / 10 && failures + refusals > cases.len() / 10, "the cases prove too little");
+    Some(answered)
 }
 
 #[test]
@@ -151,7 +151,13 @@ fn hand_written_templates_render_as_in_go() {
     let cases = CASES.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     // Line breaks and other control characters are written as escapes in the file.
     let cases = cases.map(|line| line.replace("\\n;", "\n").replace("\\t;", "\t").replace("\\r;", "\r")).collect();
-    compare("hand_written_templates_render_as_in_go", cases);
+    let Some(answers) = compare("hand_written_templates_render_as_in_go", cases) else { return };
+    if std::env::var_os("WATCHFIRE_TEST_RECORD").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/all/template_go/answers.jsonl");
+        std::fs::write(path, answers).unwrap();
+    } else {
+        assert!(answers == ANSWERS, "the answers on file are not Go's: run this test with WATCHFIRE_TEST_RECORD=1");
+    }
 }
 
 #[test]
