@@ -12,6 +12,7 @@ use secrecy::ExposeSecret;
 use tracing::debug;
 use url::Url;
 use watchfire_delivery::retry::{Backoff, retry_after};
+use watchfire_delivery::sink::http::redacted;
 use watchfire_runtime::clock;
 use watchfire_runtime::secret::{self, SecretSource};
 
@@ -101,7 +102,12 @@ impl Error {
         match self {
             Self::Token(_) | Self::TokenCharacters => "auth_error",
             Self::Status { status, .. } if matches!(status.as_u16(), 401 | 403) => "auth_error",
-            _ => "fetch_error",
+            Self::Status { .. }
+            | Self::Connect { .. }
+            | Self::Timeout { .. }
+            | Self::NotJson { .. }
+            | Self::Malformed { .. }
+            | Self::TooLarge { .. } => "fetch_error",
         }
     }
 
@@ -137,7 +143,13 @@ impl Error {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Status { retry_after, .. } => *retry_after,
-            _ => None,
+            Self::Token(_)
+            | Self::TokenCharacters
+            | Self::Connect { .. }
+            | Self::Timeout { .. }
+            | Self::NotJson { .. }
+            | Self::Malformed { .. }
+            | Self::TooLarge { .. } => None,
         }
     }
 
@@ -275,8 +287,6 @@ impl Api {
 
     /// What is asked, for errors: without userinfo and query.
     fn name(&self) -> String {
-        let origin = self.list.host_str().unwrap_or("?");
-        let port = self.list.port().map(|port| format!(":{port}")).unwrap_or_default();
-        format!("{}://{origin}{port}{}", self.list.scheme(), self.list.path())
+        redacted(&self.list)
     }
 }
