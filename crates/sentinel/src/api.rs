@@ -17,6 +17,7 @@ use watchfire_runtime::clock;
 use watchfire_runtime::secret::{self, SecretSource};
 
 use crate::page::Page;
+use crate::resource::without_text;
 
 pub mod paging;
 mod problem;
@@ -256,7 +257,7 @@ impl Api {
                     .and_then(|value| retry_after(value, clock::now())),
             });
         }
-        let malformed = |source| Error::Malformed { url: self.name(), source };
+        let malformed = |error| Error::Malformed { url: self.name(), source: without_text(error) };
         match String::from_utf8(body).map_err(|error| serde::de::Error::custom(error.utf8_error())) {
             Ok(body) if body.trim_start().starts_with(['{', '[']) => Page::parse(body).map_err(malformed),
             Err(source) if content_type.contains("json") => Err(malformed(source)),
