@@ -28,13 +28,19 @@ const ROWS: usize = 500;
 /// How long a window may take to be stored.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Who gets every event.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Who gets every event. `Debug` shows no credentials.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Subscriber {
     /// Its name in metrics, logs and the store: letters, digits, `-`, `_` and `.`.
     pub name: String,
     /// Where events are posted.
     pub url: Url,
+}
+
+impl std::fmt::Debug for Subscriber {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Subscriber").field("name", &self.name).field("url", &http::redacted(&self.url)).finish()
+    }
 }
 
 /// Why the embedded broker does not start.

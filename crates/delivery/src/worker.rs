@@ -8,7 +8,6 @@
 //! was sent later with the same credentials. Until then it waits, without its attempts being counted.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::error::Error as StdError;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +18,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use watchfire_runtime::clock;
+use watchfire_runtime::{chain, clock};
 
 use crate::circuit::{self, Circuit, Failure, Permit};
 use crate::event::CloudEvent;
@@ -129,7 +128,8 @@ impl Worker {
         &self.name
     }
 
-    /// Delivers until the token is cancelled, and then finishes what is under way. Fails if the store is closed first.
+    /// Delivers until the token is cancelled, and then finishes what is under way. Fails if the store is closed first, or
+    /// cannot be read.
     pub async fn run(mut self, token: CancellationToken) -> Result<(), store::Error> {
         let mut lanes = FuturesUnordered::<BoxFuture<'static, Done>>::new();
         self.look().await?;
@@ -401,18 +401,6 @@ async fn publish(sink: Arc<dyn EventSink>, claims: Vec<Claim>, window: u64) -> D
 
 fn until_then(then: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(then.duration_since(now)).unwrap_or_default()
-}
-
-/// An error with its sources, in one line.
-pub(crate) fn chain(error: &dyn StdError) -> String {
-    let mut line = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        line.push_str(": ");
-        line.push_str(&error.to_string());
-        source = error.source();
-    }
-    line
 }
 
 #[cfg(test)]

@@ -12,10 +12,12 @@ use secrecy::ExposeSecret;
 use tracing::debug;
 use url::Url;
 use watchfire_delivery::retry::{Backoff, retry_after};
+use watchfire_delivery::sink::http::redacted;
 use watchfire_runtime::clock;
 use watchfire_runtime::secret::{self, SecretSource};
 
 use crate::page::Page;
+use crate::resource::without_text;
 
 pub mod paging;
 mod problem;
@@ -101,7 +103,11 @@ impl Error {
         match self {
             Self::Token(_) | Self::TokenCharacters => true,
             Self::Status { status, .. } => matches!(status.as_u16(), 401 | 403),
-            _ => false,
+            Self::Connect { .. }
+            | Self::Timeout { .. }
+            | Self::NotJson { .. }
+            | Self::Malformed { .. }
+            | Self::TooLarge { .. } => false,
         }
     }
 
@@ -142,7 +148,13 @@ impl Error {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Status { retry_after, .. } => *retry_after,
-            _ => None,
+            Self::Token(_)
+            | Self::TokenCharacters
+            | Self::Connect { .. }
+            | Self::Timeout { .. }
+            | Self::NotJson { .. }
+            | Self::Malformed { .. }
+            | Self::TooLarge { .. } => None,
         }
     }
 
@@ -249,7 +261,7 @@ impl Api {
                     .and_then(|value| retry_after(value, clock::now())),
             });
         }
-        let malformed = |source| Error::Malformed { url: self.name(), source };
+        let malformed = |error| Error::Malformed { url: self.name(), source: without_text(error) };
         match String::from_utf8(body).map_err(|error| serde::de::Error::custom(error.utf8_error())) {
             Ok(body) if body.trim_start().starts_with(['{', '[']) => Page::parse(body).map_err(malformed),
             Err(source) if content_type.contains("json") => Err(malformed(source)),
@@ -280,8 +292,6 @@ impl Api {
 
     /// What is asked, for errors: without userinfo and query.
     fn name(&self) -> String {
-        let origin = self.list.host_str().unwrap_or("?");
-        let port = self.list.port().map(|port| format!(":{port}")).unwrap_or_default();
-        format!("{}://{origin}{port}{}", self.list.scheme(), self.list.path())
+        redacted(&self.list)
     }
 }

@@ -168,7 +168,7 @@ impl Payload {
         let report = RefCell::new(Report::default());
         let data = to_raw_value(&Filled { node: &self.root, resource, report: &report });
         let Report { missing, errors } = report.into_inner();
-        // Serializing JSON values and strings into memory can't fail; an empty object would still be an event.
+        // Serializing JSON values and strings into memory can't fail; with null it would still be an event.
         let data = data.unwrap_or_else(|_| RawValue::NULL.to_owned());
         Built { data, missing, errors }
     }

@@ -70,7 +70,8 @@ pub enum Error {
 impl<'a> Resource<'a> {
     /// Reads the view from one item of a list.
     pub fn parse(json: &'a str) -> Result<Self, Error> {
-        let raw: Raw<'a> = serde_json::from_str(json).map_err(|source| Error::Malformed { source })?;
+        let raw: Raw<'a> =
+            serde_json::from_str(json).map_err(|error| Error::Malformed { source: without_text(error) })?;
         let id = raw.id.map(|text| text.0).filter(|id| !id.is_empty()).ok_or(Error::NoId)?;
         let status = raw.status.map_or(Ok(Status::default()), |status| status.read(&id))?;
         let (metadata_labels, metadata_generation) =
@@ -93,6 +94,19 @@ pub fn parse_id(json: &str) -> Option<Cow<'_, str>> {
         id: Option<Text<'a>>,
     }
     serde_json::from_str::<OnlyId<'_>>(json).ok()?.id.map(|text| text.0)
+}
+
+/// An error of the wrong shape without the text that it quotes: that is of the body, and may be long.
+pub(crate) fn without_text(error: serde_json::Error) -> serde_json::Error {
+    if !error.is_data() {
+        return error;
+    }
+    let message = error.to_string();
+    let quoted = message.find('"').zip(message.rfind('"')).filter(|(from, to)| from < to);
+    match quoted.and_then(|(from, to)| message.get(..from).zip(message.get(to + 1..))) {
+        Some((before, after)) => de::Error::custom(format_args!("{before}(not shown){after}")),
+        None => error,
+    }
 }
 
 /// Label pairs in the order the API wrote them.

@@ -9,8 +9,9 @@ use std::fmt::Write as _;
 
 use crate::resource::Labels;
 
-/// What the API takes as `search`; a longer one is refused, so what does not fit is left to us.
-const MAX_SEARCH: usize = 4096;
+/// The API takes 4,096 characters as `search` and refuses more, so what does not fit is left to us; the rest is for the
+/// id from which a page goes on.
+const MAX_SEARCH: usize = 4096 - 256;
 
 /// One condition on one label.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, Response};
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
-use watchfire_runtime::clock;
+use watchfire_runtime::{chain, clock};
 
 use crate::event::{CloudEvent, STRUCTURED};
 use crate::retry;
@@ -36,8 +36,8 @@ pub enum Mode {
     Binary,
 }
 
-/// Where and how to post.
-#[derive(Debug, Clone)]
+/// Where and how to post. `Debug` shows neither credentials nor headers, which may hold some.
+#[derive(Clone)]
 pub struct Config {
     /// The endpoint; userinfo in it becomes basic authentication.
     pub url: Url,
@@ -51,6 +51,17 @@ pub struct Config {
     pub token: Option<SecretString>,
     /// Sent with every request.
     pub headers: HeaderMap,
+}
+
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Config")
+            .field("url", &redacted(&self.url))
+            .field("mode", &self.mode)
+            .field("timeout", &self.timeout)
+            .field("concurrency", &self.concurrency)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Config {
@@ -113,7 +124,7 @@ impl Http {
             .pool_max_idle_per_host(concurrency.get())
             .user_agent(concat!("watchfire/", env!("CARGO_PKG_VERSION")))
             .build()
-            .map_err(|error| misconfigured(&crate::worker::chain(&error), "check the TLS setup of this host"))?;
+            .map_err(|error| misconfigured(&chain(&error), "check the TLS setup of this host"))?;
         Ok(Self { client, url, target, mode, timeout, concurrency, headers })
     }
 

@@ -3,7 +3,8 @@
 //! By key (`order=id asc`, `search=id > 'last'`) where the API understands it: the second request shows, by answering
 //! and by repeating nothing of the first. Otherwise by offset, where what moves between two requests can be missed
 //! (the next cycle heals it) and what is repeated is dropped. Ids are never compared for order: only the server knows
-//! its collation. A page that brings nothing new ends the walk, so no server can keep us in it.
+//! its collation. A page that brings nothing new ends the walk, and so does one by key that ends where an earlier one
+//! did, so no server can keep us in it.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -44,9 +45,12 @@ enum State {
     Undecided {
         last: String,
         first: HashSet<String>,
+        /// Whether the API counts more than the first page holds.
+        announced: bool,
     },
     Key {
         last: String,
+        guard: Guard,
     },
     Offset {
         page: usize,
@@ -73,14 +77,19 @@ impl<'a> Pages<'a> {
                     // More than we asked for, and no count that says there is more: the API does not page.
                     let unpaged = page.len() > PAGE_SIZE && page.total.is_none();
                     self.state = match last_id(&page) {
-                        Some(last) if !unpaged && more(&page) => State::Undecided { last, first: ids(&page) },
+                        Some(last) if !unpaged && more(&page) => {
+                            State::Undecided { last, first: ids(&page), announced: announces_more(&page) }
+                        }
                         _ => State::Done,
                     };
                     return Ok(Some(page));
                 }
-                State::Undecided { last, first } => match self.by_key(Some(&last)).await {
+                State::Undecided { last, first, announced } => match self.by_key(Some(&last)).await {
+                    Ok(page) if page.is_empty() && announced => {
+                        self.fall_back(&first, "the API finds nothing behind the first page, and counts more");
+                    }
                     Ok(page) if page.items().filter_map(parse_id).all(|id| !first.contains(id.as_ref())) => {
-                        return Ok(self.advance(page, &last));
+                        return Ok(self.advance(page, Guard::new(last)));
                     }
                     Ok(_) => self.fall_back(&first, "the API repeats the first page"),
                     Err(Error::Status { status, .. }) if matches!(status.as_u16(), 400 | 422) => {
@@ -88,9 +97,9 @@ impl<'a> Pages<'a> {
                     }
                     Err(error) => return Err(error),
                 },
-                State::Key { last } => {
+                State::Key { last, guard } => {
                     let page = self.by_key(Some(&last)).await?;
-                    return Ok(self.advance(page, &last));
+                    return Ok(self.advance(page, guard));
                 }
                 State::Offset { page: number, before, mut walked, hasher } => {
                     let mut page = self.by_offset(number).await?;
@@ -115,12 +124,12 @@ impl<'a> Pages<'a> {
     }
 
     /// Takes a page by key and says where the next one begins.
-    fn advance(&mut self, page: Page, last: &str) -> Option<Page> {
+    fn advance(&mut self, page: Page, mut guard: Guard) -> Option<Page> {
         if page.is_empty() {
             return None;
         }
         self.state = match last_id(&page) {
-            Some(next) if next != last && more(&page) => State::Key { last: next },
+            Some(next) if guard.passes(&next) && more(&page) => State::Key { last: next, guard },
             _ => State::Done,
         };
         Some(page)
@@ -159,9 +168,41 @@ impl<'a> Pages<'a> {
     }
 }
 
+/// Notices that a walk by key goes in circles (Brent's way): one end of a page is kept, a later one after twice as many
+/// pages each time, so that it costs one id however long the list is.
+struct Guard {
+    kept: String,
+    left: u64,
+    period: u64,
+}
+
+impl Guard {
+    fn new(last: String) -> Self {
+        Self { kept: last, left: 1, period: 1 }
+    }
+
+    /// Whether a page that ends here leads on.
+    fn passes(&mut self, next: &str) -> bool {
+        if next == self.kept {
+            return false;
+        }
+        self.left -= 1;
+        if self.left == 0 {
+            self.period *= 2;
+            self.left = self.period;
+            next.clone_into(&mut self.kept);
+        }
+        true
+    }
+}
+
 /// Whether there may be more behind this page: it is full, or the API counts more than it holds.
 fn more(page: &Page) -> bool {
-    !page.is_empty() && (page.len() >= PAGE_SIZE || page.total.is_some_and(|total| total > page.len() as u64))
+    !page.is_empty() && (page.len() >= PAGE_SIZE || announces_more(page))
+}
+
+fn announces_more(page: &Page) -> bool {
+    page.total.is_some_and(|total| total > page.len() as u64)
 }
 
 /// Where the next page begins: the last item that has an id.

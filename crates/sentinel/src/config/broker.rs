@@ -66,7 +66,7 @@ const OURS: [&str; 18] = [
 ];
 
 /// Reads settings that stand in a file or a folder: a mounted ConfigMap (one file per key), the ConfigMap's manifest,
-/// or a plain map of keys.
+/// or a plain map of keys. Whatever else stands there is left alone: the API's token, for one, is no broker's setting.
 pub fn read(path: &Path) -> Result<Env, ConfigError> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -81,9 +81,12 @@ pub fn read(path: &Path) -> Result<Env, ConfigError> {
         Number(i64),
         Bool(bool),
     }
+    let broker = |name: &str| name.starts_with("BROKER_") || name == "PUBSUB_EMULATOR_HOST";
     if path.is_dir() {
-        return Env::from_directory(path)
-            .map_err(|source| ConfigError::Read { file: path.display().to_string(), source });
+        let all = Env::from_directory(path)
+            .map_err(|source| ConfigError::Read { file: path.display().to_string(), source })?;
+        let ours = all.names("").filter(|name| broker(name));
+        return Ok(ours.filter_map(|name| Some((name, all.get(name)?))).collect());
     }
     let settings = match Document::<File>::read(path)?.value {
         File::Manifest { data } => data,
@@ -96,7 +99,7 @@ pub fn read(path: &Path) -> Result<Env, ConfigError> {
             })
             .collect(),
     };
-    Ok(Env::from_iter(settings))
+    Ok(settings.into_iter().filter(|(name, _)| broker(name)).collect())
 }
 
 /// Reads the broker from the variables.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use watchfire_delivery::sink::pubsub::Endpoint;
+use watchfire_delivery::sink::rabbitmq::Transport;
 use watchfire_runtime::redact::REDACTED;
 
 use super::broker::BrokerConfig;
@@ -28,6 +29,7 @@ impl SentinelConfig {
                 ("BROKER_HOST", rabbitmq.host.clone()),
                 ("BROKER_PORT", rabbitmq.port.to_string()),
                 ("BROKER_VHOST", rabbitmq.vhost.clone()),
+                ("BROKER_TLS", (rabbitmq.transport == Transport::Tls).to_string()),
                 ("BROKER_EXCHANGE", rabbitmq.exchange.clone()),
                 ("BROKER_EXCHANGE_TYPE", rabbitmq.exchange_type.to_string()),
                 ("BROKER_ROUTING_KEY", rabbitmq.routing_key.clone()),

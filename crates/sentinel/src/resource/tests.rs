@@ -114,6 +114,14 @@ fn a_malformed_field_says_what_belongs_there() {
 }
 
 #[test]
+fn a_malformed_resource_is_told_by_its_place_and_not_by_its_text() {
+    let json = r#"{"id":"a","generation":"s3cret \"quoted\" text"}"#;
+    let said = watchfire_runtime::chain(&Resource::parse(json).unwrap_err());
+    assert!(said.contains("invalid type: string (not shown), expected i64 at line 1 column "), "{said}");
+    assert!(!said.contains("s3cret") && !said.contains("quoted"), "{said}");
+}
+
+#[test]
 fn an_unreadable_time_names_resource_and_field() {
     let json = r#"{"id":"a","status":{"phase":"Ready","last_updated_time":"yesterday"}}"#;
     let error = Resource::parse(json).unwrap_err();

@@ -166,6 +166,34 @@ async fn a_server_that_ignores_the_search_is_paged_by_offset() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_finds_nothing_by_id_and_counts_more_is_paged_by_offset() {
+    let (url, _, _running) = odd_server(|query| {
+        if query.contains_key("search") { Ok(json!({"items": [], "total": 0})) } else { Ok(offset(query, 321)) }
+    })
+    .await;
+    assert_each_once(walk(&url).await.0, 321);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_whose_pages_by_id_go_in_circles_ends() {
+    // After the third page comes the second again, for ever.
+    let (url, log, _running) = odd_server(|query| {
+        let after = query.get("search").map_or(0, |search| {
+            let id = search.trim_start_matches("id > 'r-").trim_end_matches('\'');
+            id.parse::<usize>().unwrap() + 1
+        });
+        let from = if after >= 300 { 100 } else { after };
+        Ok(json!({"items": items(from..from + 100)}))
+    })
+    .await;
+    let (mut ids, _) = walk(&url).await;
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 300, "none missed");
+    assert!(log.lock().unwrap().len() <= 10, "{}", log.lock().unwrap().len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_ignores_every_parameter_ends() {
     for (count, total) in
         [(100, None), (100, Some(100)), (100, Some(500)), (40, Some(500)), (250, None), (250, Some(900))]

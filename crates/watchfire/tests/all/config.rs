@@ -162,6 +162,7 @@ async fn show_prints_what_is_in_effect_and_no_secret() {
         ("BROKER_USER", "sentinel"),
         ("BROKER_PASSWORD", "hunter2-password"),
         ("BROKER_VHOST", "from-environment"),
+        ("BROKER_TLS", "true"),
     ];
     let output = run(&["config", "show", "--config", &file, "--broker-config", &broker], &env).await;
     let said = text(&output.stdout);
@@ -173,6 +174,7 @@ async fn show_prints_what_is_in_effect_and_no_secret() {
         "token: <redacted>",
         "BROKER_PASSWORD: <redacted>",
         "BROKER_VHOST: from-environment",
+        "BROKER_TLS: ",
         "BROKER_EXCHANGE: hyperfleet-events",
         "5673",
     ] {

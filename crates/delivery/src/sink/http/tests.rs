@@ -170,10 +170,12 @@ async fn an_endpoint_that_never_answers_costs_few_timeouts() {
 async fn an_endpoint_that_is_not_there_is_told_without_its_secrets() {
     let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let url: Url = format!("http://user:pa55@{address}/hook?token=s3cret#f").parse().unwrap();
-    let sink = Http::new(Config::new(url)).unwrap();
+    let config = Config { token: Some("s3cret".to_owned().into()), ..Config::new(url) };
+    let shown = format!("{config:?}");
+    let sink = Http::new(config).unwrap();
     let error = publish(&sink, "1").await.unwrap_err();
     assert_eq!(error.to_string(), format!("reach http://{address}/hook"));
-    let everything = format!("{error:?} {} {sink:?}", crate::worker::chain(&error));
+    let everything = format!("{error:?} {} {sink:?} {shown}", watchfire_runtime::chain(&error));
     assert!(!everything.contains("pa55") && !everything.contains("s3cret"), "{everything}");
     assert!(matches!(sink.check().await, Err(Error::Connect { .. })));
 }

@@ -158,4 +158,11 @@ fn settings_are_read_from_a_mounted_folder_a_manifest_or_a_map() {
     std::fs::write(&file, "BROKER_TYPE: rabbitmq\nBROKER_PORT: 5672\n").unwrap();
     assert_eq!(read(&file).unwrap().get("BROKER_PORT"), Some("5672"));
     assert!(read(Path::new("/nowhere")).is_err());
+    // What is no broker's setting does not become one of the sentinel.
+    std::fs::write(&file, "BROKER_TYPE: http\nHYPERFLEET_API_TOKEN: t0ken\nPUBSUB_EMULATOR_HOST: mq:1\n").unwrap();
+    std::fs::write(folder.path().join("HYPERFLEET_API_TOKEN"), "t0ken").unwrap();
+    for path in [folder.path(), &file] {
+        assert_eq!(read(path).unwrap().get("HYPERFLEET_API_TOKEN"), None);
+    }
+    assert_eq!(read(&file).unwrap().get("PUBSUB_EMULATOR_HOST"), Some("mq:1"));
 }
