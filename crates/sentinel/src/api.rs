@@ -169,7 +169,7 @@ impl Error {
     }
 }
 
-/// Hears of every failed attempt, so that readiness can say why before the retries are used up.
+/// Hears of every failed attempt but the last, so that readiness can say why before the retries are used up.
 pub type OnFailure<'a> = &'a (dyn Fn(&Error) + Send + Sync);
 
 /// What the client needs to know.
@@ -208,7 +208,7 @@ impl Api {
         Ok(Self { http, list, timeout: config.timeout, token: config.token.clone() })
     }
 
-    /// Reads one page, retrying what may pass within the budget; `failed` hears of every attempt that did not work.
+    /// Reads one page, retrying what may pass within the budget; `failed` hears of every attempt that is tried again.
     pub async fn get(&self, query: &[(&str, &str)], failed: OnFailure<'_>) -> Result<Page, Error> {
         let begun = tokio::time::Instant::now();
         let mut attempt = 0;
@@ -217,11 +217,11 @@ impl Api {
                 Ok(page) => return Ok(page),
                 Err(error) => error,
             };
-            failed(&error);
             let wait = BACKOFF.delay(attempt, rand::random(), error.retry_after());
             if !error.is_transient() || begun.elapsed() + wait > RETRY_BUDGET {
                 return Err(error);
             }
+            failed(&error);
             debug!(error = %watchfire_runtime::chain(&error), attempt, "list refused, trying again");
             tokio::time::sleep(wait).await;
             attempt += 1;

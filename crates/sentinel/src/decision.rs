@@ -145,7 +145,8 @@ pub fn decide(
 
     let past_report = report.filter(|_| !from_future);
     if unseen && ours.is_none() {
-        return settle(Reason::GenerationChanged, report, past_report);
+        // The generation itself is the cause: a late report of an older one must not change the event's id.
+        return settle(Reason::GenerationChanged, None, past_report);
     }
     if observed_ahead && report.is_none() && ours.is_none() {
         return settle(Reason::ObservedAhead, None, None);

@@ -4,6 +4,7 @@
 //! broker takes nothing of a window and keeps taking nothing, the rest of the cycle is counted as failed without
 //! waiting for each window again; the next cycle decides anew.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use jiff::Timestamp;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, info};
+use tracing::{debug, error, info, warn};
 use watchfire_delivery::retry::{Backoff, Verdict};
 use watchfire_delivery::{CloudEvent, EventSink, sink};
 use watchfire_runtime::chain;
@@ -23,6 +24,9 @@ use crate::service::{About, Due};
 
 /// Events published together: what the brokers' own windows hold.
 pub(crate) const WINDOW: usize = 1000;
+
+/// The kind of the one error that is about the broker's routes.
+const UNROUTABLE: &str = "unroutable";
 
 /// Attempts for one event within one cycle.
 const ATTEMPTS: u32 = 4;
@@ -40,12 +44,15 @@ pub(crate) struct Publisher {
     metrics: Metrics,
     /// What the broker's last failure was; told once per change.
     state: Arc<Mutex<Option<&'static str>>>,
+    /// Whether a single event's refusal has been told.
+    refused: Arc<AtomicBool>,
 }
 
 /// What one attempt at a window came to.
 #[derive(Default)]
 struct Round {
-    first_error: Option<sink::Error>,
+    /// The first error that is about the broker or its routes, not about one event.
+    told: Option<sink::Error>,
     /// Nothing was taken, and every error was about the broker as a whole.
     sink_wide: bool,
     /// The longest wait that was asked for.
@@ -61,7 +68,7 @@ pub(crate) struct Outcome {
 
 impl Publisher {
     pub(crate) fn new(sink: Arc<dyn EventSink>, metrics: Metrics) -> Self {
-        Self { sink, metrics, state: Arc::default() }
+        Self { sink, metrics, state: Arc::default(), refused: Arc::default() }
     }
 
     /// Publishes until the channel closes. Told to stop, it finishes the window in hand and leaves the rest to the next
@@ -77,7 +84,9 @@ impl Publisher {
         let mut outcome = Outcome::default();
         let mut down = false;
         match heartbeat.during(self.sink.check()).await {
-            Ok(()) => _ = broker.up(),
+            // Only an event that is taken shows that there is a route again.
+            Ok(()) if self.failing() == Some(UNROUTABLE) => {}
+            Ok(()) => self.recovered(broker),
             Err(error) => self.tell(broker, &error),
         }
         let mut window = Vec::with_capacity(WINDOW);
@@ -98,7 +107,7 @@ impl Publisher {
                 let round = self.settle(settled, last, &mut window, &mut outcome, &mut confirmed);
                 // One event that is taken, or refused for what it is, shows that the broker is there.
                 down &= round.sink_wide;
-                match &round.first_error {
+                match &round.told {
                     Some(error) => self.tell(broker, error),
                     None => self.recovered(broker),
                 }
@@ -106,7 +115,10 @@ impl Publisher {
                     break;
                 }
                 self.metrics.retried(window.len());
-                heartbeat.during(sleep(BACKOFF.delay(attempt, rand::random(), round.wait))).await;
+                let pause = heartbeat.during(sleep(BACKOFF.delay(attempt, rand::random(), round.wait)));
+                if token.run_until_cancelled(pause).await.is_none() {
+                    return outcome;
+                }
             }
         }
         outcome
@@ -135,9 +147,14 @@ impl Publisher {
             };
             debug!(id = about.id, error = %chain(&error), "event refused");
             round.sink_wide &= error.is_sink_wide();
+            let told = error.is_sink_wide() || error.kind() == UNROUTABLE;
+            if !told && !self.refused.swap(true, Ordering::Relaxed) {
+                warn!(id = about.id, error = %chain(&error), hint = error.hint(),
+                    "an event is refused for what it is, deciding again every poll interval; others are told at debug level");
+            }
             match error.verdict() {
                 // Where nothing is routed, a moment changes nothing; the next cycle decides again.
-                Verdict::Retry { after } if !last && after <= Some(MAX_WAIT) && error.kind() != "unroutable" => {
+                Verdict::Retry { after } if !last && after <= Some(MAX_WAIT) && error.kind() != UNROUTABLE => {
                     round.wait = round.wait.max(after);
                     window.push(Due { event, about });
                 }
@@ -145,9 +162,15 @@ impl Publisher {
                     self.give_up(outcome);
                 }
             }
-            round.first_error.get_or_insert(error);
+            if told {
+                round.told.get_or_insert(error);
+            }
         }
         round
+    }
+
+    fn failing(&self) -> Option<&'static str> {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn give_up(&self, outcome: &mut Outcome) {

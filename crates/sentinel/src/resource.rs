@@ -191,7 +191,11 @@ impl RawStatus<'_> {
         let transition = self.last_transition_time.as_ref().or_else(|| summary?.last_transition_time.as_ref());
         Ok(Status {
             ready,
-            observed_generation: self.observed_generation.or_else(|| seen_by_all(conditions)),
+            // Where no adapter has a condition of its own, one that is ready has been seen by whoever made it so.
+            observed_generation: self
+                .observed_generation
+                .or_else(|| seen_by_all(conditions))
+                .or_else(|| summary.filter(|_| ready)?.observed_generation),
             last_updated: parse_time(id, "last_updated_time", updated)?,
             last_transition: parse_time(id, "last_transition_time", transition)?,
         })

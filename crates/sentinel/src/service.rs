@@ -169,7 +169,7 @@ impl Sentinel {
         let fetching = async {
             let api_state = &self.api_state;
             let failed = |error: &api::Error| {
-                api_state.down(format!("{}; {}", chain(error), error.hint()));
+                api_state.down(why(error));
             };
             // Waiting for an API that is away can take longer than the grace period; nothing of it is half done.
             let listing = async {
@@ -206,10 +206,12 @@ impl Sentinel {
             in_flight.expire(now);
             self.metrics.in_flight(in_flight.len(), in_flight.take_evicted());
         }
+        // Told to stop: how the API is was not learnt, nor how much is due.
+        if token.is_cancelled() {
+            return;
+        }
         self.metrics.cycle(took, cycle.due);
         match fetched {
-            // Told to stop: how the API is was not learnt.
-            Ok(()) if token.is_cancelled() => {}
             Ok(()) => {
                 self.api_state.up();
                 if std::mem::take(&mut self.api_failing) {
@@ -228,6 +230,8 @@ impl Sentinel {
                 );
             }
             Err(error) => {
+                self.api_state.down(why(error));
+                self.projection.refused(error);
                 self.metrics.api_error(error);
                 // Once per change of state: an API that stays away says nothing new every few seconds.
                 if !std::mem::replace(&mut self.api_failing, true) {
@@ -236,6 +240,11 @@ impl Sentinel {
             }
         }
     }
+}
+
+/// What readiness says of an API that fails.
+fn why(error: &api::Error) -> String {
+    format!("{}; {}", chain(error), error.hint())
 }
 
 /// One walk over the list, from pages to events.

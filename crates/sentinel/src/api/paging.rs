@@ -62,7 +62,7 @@ enum State {
 }
 
 impl<'a> Pages<'a> {
-    /// Begins a walk; `failed` hears of every attempt that did not work.
+    /// Begins a walk; `failed` hears of every attempt that is tried again.
     pub fn new(api: &'a Api, query: &'a Query, failed: OnFailure<'a>) -> Self {
         Self { api, query, failed, state: State::First, requests: 0 }
     }

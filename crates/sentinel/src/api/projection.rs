@@ -76,6 +76,16 @@ impl Projection {
         }
     }
 
+    /// Gives the projection up where the API has begun to refuse it: the next walk asks for whole resources.
+    pub fn refused(&mut self, error: &Error) {
+        if matches!(error, Error::Status { status, .. } if matches!(status.as_u16(), 400 | 422)) {
+            if self.fields().is_some() {
+                warn!("the API refuses the projection that it took before; asking for whole resources");
+            }
+            *self = Self::Off;
+        }
+    }
+
     /// Compares one resource read whole with the same one projected, unless that is settled already. An empty list
     /// proves nothing, and neither does a resource that changes in between: both are tried again next time.
     pub async fn prove(
@@ -105,7 +115,8 @@ impl Projection {
                         return Ok(());
                     }
                 }
-                Err(Error::Status { status, .. }) if status.as_u16() == 400 => {}
+                // The whole resource was served a moment ago: it is the projection that the API cannot do.
+                Err(error @ Error::Status { .. }) if !error.is_auth() => {}
                 Err(error) => return Err(error),
             }
         }

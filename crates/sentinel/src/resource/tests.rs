@@ -134,3 +134,14 @@ fn the_cursor_is_the_id_alone() {
     assert_eq!(parse_id(r#"{"spec":{}}"#), None);
     assert_eq!(parse_id("7"), None);
 }
+
+#[test]
+fn without_conditions_of_adapters_the_summary_says_what_was_seen_once_it_is_ready() {
+    let json = |status: &str| {
+        format!(
+            r#"{{"id":"a","status":{{"conditions":[{{"type":"Ready","status":"{status}","observed_generation":3}}]}}}}"#
+        )
+    };
+    assert_eq!(Resource::parse(&json("True")).unwrap().status.observed_generation, Some(3));
+    assert_eq!(Resource::parse(&json("False")).unwrap().status.observed_generation, None);
+}

@@ -7,13 +7,14 @@ use axum::extract::{Query as Params, State};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use serde_json::{Value, json};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use watchfire_sentinel::api::Api as Client;
 use watchfire_sentinel::api::paging::{Pages, Query};
 use watchfire_sentinel::resource::parse_id;
 use watchfire_simulator::{Dialect, FleetState, NewResource};
 
-use crate::support::{Api, Running, minimal, parse};
+use crate::support::{Api, Bench, Memory, Running, minimal, parse};
 
 fn client(url: &str) -> Client {
     Client::new(&parse(&minimal(url)).api).unwrap()
@@ -266,4 +267,25 @@ async fn a_quote_in_an_id_is_doubled() {
     .await;
     assert_each_once(walk(&url).await.0, 100);
     assert_eq!(log.lock().unwrap()[1]["search"], "id > 'o''99'");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_projection_that_is_refused_later_is_given_up() {
+    let refuses = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&refuses);
+    let (url, log, _running) = odd_server(move |query| {
+        if query.contains_key("fields") && flag.load(Ordering::Relaxed) {
+            return Err(400);
+        }
+        let resource = json!({"id": "a", "kind": "Cluster", "generation": 1, "href": "/clusters/a"});
+        Ok(json!({"items": [resource], "total": 1}))
+    })
+    .await;
+    let mut bench = Bench::new(&minimal(&url), Arc::new(Memory::default()));
+    assert_eq!(bench.cycle().await.unwrap().published, 1);
+    assert!(log.lock().unwrap().last().unwrap().contains_key("fields"));
+    refuses.store(true, Ordering::Relaxed);
+    assert!(bench.cycle().await.is_err());
+    assert_eq!(bench.cycle().await.unwrap().seen, 1);
+    assert!(!log.lock().unwrap().last().unwrap().contains_key("fields"));
 }

@@ -67,7 +67,10 @@ pub(super) async fn apply(
                 FaultBody::Gigabyte => typed(StatusCode::OK, "application/json", flood(Some(GIGABYTE), token)),
                 FaultBody::Endless => typed(StatusCode::OK, "application/json", flood(None, token)),
             };
-            if let Ok(status) = StatusCode::from_u16(status) {
+            // The right answer has a status of its own: a refusal stays one.
+            if body != FaultBody::WrongType
+                && let Ok(status) = StatusCode::from_u16(status)
+            {
                 *response.status_mut() = status;
             }
             if let Some(value) = retry_after.and_then(|text| HeaderValue::from_str(&text).ok()) {
