@@ -200,6 +200,13 @@ async fn drop_gone(store: &Store, subscribers: &[Subscriber]) -> Result<(), stor
         if subscribers.iter().any(|subscriber| subscriber.name == name) {
             continue;
         }
+        // Whoever comes back under its name begins anew, and not with a pause that a predecessor's 410 began.
+        let gone = name.clone();
+        let resume = move |tx: &store::Tx<'_>| match outbox::find(tx, &gone)? {
+            Some(id) => outbox::resume(tx, id),
+            None => Ok(()),
+        };
+        store.write(resume).await?;
         let mut dropped = 0;
         loop {
             let (sink, state) = (Some(name.clone()), Some(State::Pending));

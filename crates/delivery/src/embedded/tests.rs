@@ -178,6 +178,31 @@ async fn subscribers_come_go_and_move_over_restarts() {
 }
 
 #[tokio::test]
+async fn a_subscriber_that_was_paused_begins_anew_after_it_was_gone() {
+    let gone = Receiver::start(|_| async { StatusCode::GONE }).await;
+    let back = Receiver::start(|_| async {}).await;
+    let folder = TempDir::new().unwrap();
+    let paused = async |running: &Running| {
+        let look = |c: &rusqlite::Connection| outbox::paused(c, outbox::find(c, "a")?.expect("known"));
+        running.broker.store().read(look).await.unwrap()
+    };
+    let running = Running::start(config(&folder, vec![subscriber("a", &gone)])).await;
+    running.publish(0..3).await;
+    eventually("it pauses", async || paused(&running).await.is_some()).await;
+    running.stop().await;
+
+    // Another address alone does not resume it: its queue is kept for whoever decides.
+    let running = Running::start(config(&folder, vec![subscriber("a", &back)])).await;
+    assert!(paused(&running).await.is_some());
+    running.stop().await;
+    Running::start(config(&folder, vec![subscriber("b", &back)])).await.stop().await;
+    let running = Running::start(config(&folder, vec![subscriber("a", &back)])).await;
+    running.publish(7..8).await;
+    eventually("what follows arrives", async || back.ids() == ["7"]).await;
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn a_full_volume_refuses_events_and_goes_on_delivering() {
     let receiver = Receiver::start(|_| async {}).await;
     let folder = TempDir::new().unwrap();

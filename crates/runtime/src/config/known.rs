@@ -91,8 +91,13 @@ impl<'de> Deserializer<'de> for Walk<'_> {
         visitor.visit_newtype_struct(self)
     }
 
-    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Found> {
-        Err(Found(&[]))
+    /// A type that takes several forms: the next step of the path says which one is written.
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Found> {
+        match self.path.split_first() {
+            None => Err(Found(&[])),
+            Some(step) if step.0.bytes().all(|byte| byte.is_ascii_digit()) => visitor.visit_seq(Step::from(step)),
+            Some(step) => visitor.visit_map(Step::from(step)),
+        }
     }
 
     serde::forward_to_deserialize_any! {

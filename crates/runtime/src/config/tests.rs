@@ -315,18 +315,10 @@ fn a_mounted_config_map_is_an_environment() {
 }
 
 #[test]
-fn the_guide_shows_what_is_really_said() {
+fn the_durations_of_the_guide_are_read() {
     let guide = include_str!("../../../../docs/config-format.md");
-    let block = |kind: &str| {
-        let start = guide.split_once(&format!("```{kind}\n")).unwrap().1;
-        start.split_once("```").unwrap().0
-    };
-    let doc = Document::<Raw>::parse("sentinel.yaml", block("yaml")).unwrap();
-    let mut problems = doc.renamed(&[("backoffReady", "max_age_ready")]).problems();
-    problems.push("hyperfleet_api.timeout", "must be shorter than poll_interval");
-    problems.push(Origin::env("BROKER_PORT"), "invalid digit found in string");
-    assert_eq!(format!("{}\n", problems.finish().unwrap_err()), block("text"));
-    for example in block("durations").split_whitespace() {
+    let start = guide.split_once("```durations\n").unwrap().1;
+    for example in start.split_once("```").unwrap().0.split_whitespace() {
         example.parse::<GoDuration>().unwrap();
     }
 }

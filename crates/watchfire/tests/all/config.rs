@@ -82,6 +82,22 @@ async fn files_that_cannot_be_read_are_told_with_what_to_try() {
 }
 
 #[tokio::test]
+async fn the_guide_shows_what_is_really_said() {
+    let guide = std::fs::read_to_string(root().join("docs/config-format.md")).unwrap();
+    let block = |kind: &str| {
+        let start = guide.split_once(&format!("```{kind}\n")).unwrap().1;
+        start.split_once("```").unwrap().0.to_owned()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("sentinel.yaml");
+    std::fs::write(&file, block("yaml")).unwrap();
+    let env = [("BROKER_TYPE", "rabbitmq"), ("BROKER_HOST", "mq"), ("BROKER_PORT", "amqp")];
+    let (_, said) = check(&file, &env).await;
+    let said = said.replace(&file.display().to_string(), "sentinel.yaml");
+    assert_eq!(said.strip_prefix("watchfire: "), Some(block("text").as_str()));
+}
+
+#[tokio::test]
 async fn everything_wrong_in_file_and_environment_is_told_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("sentinel.yaml");
