@@ -239,3 +239,14 @@ async fn a_quote_in_an_id_is_doubled() {
     assert_each_once(walk(&url).await.0, 100);
     assert_eq!(log.lock().unwrap()[1]["search"], "id > 'o''99'");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_answer_is_instead_of_a_list_is_quoted_in_short_and_without_the_token() {
+    let (url, _, _running) = odd_server(|_| Ok(json!(format!("Bearer s3cret {}", "x".repeat(1_000_000))))).await;
+    let mut config = parse(&minimal(&url)).api;
+    config.token = Some(watchfire_runtime::SecretSource::literal("s3cret".to_owned()));
+    let client = Client::new(&config).unwrap();
+    let error = Pages::new(&client, &Query::default(), &|_| {}).next().await.unwrap_err();
+    let text = watchfire_runtime::chain(&error);
+    assert!(text.contains("invalid type: string") && !text.contains("s3cret") && text.len() < 500, "{}", text.len());
+}
