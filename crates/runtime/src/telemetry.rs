@@ -17,7 +17,9 @@ use std::time::Duration;
 use prometheus_client::registry::Registry;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tracing::Dispatch;
+use tracing::level_filters::LevelFilter;
+use tracing::{Dispatch, Level, Metadata};
+use tracing_subscriber::filter::{FilterExt, filter_fn};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{EnvFilter, Layer};
@@ -130,7 +132,8 @@ impl Telemetry {
     where
         W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
     {
-        let filter = filter(env.get("RUST_LOG").unwrap_or(&config.level))?;
+        let filter = filter(env.get("RUST_LOG").unwrap_or(&config.level))?
+            .and(filter_fn(shows_no_secret).with_max_level_hint(LevelFilter::TRACE));
         let hostname = env
             .get("HOSTNAME")
             .map_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned(), ToOwned::to_owned);
@@ -158,6 +161,11 @@ impl Telemetry {
         // Spans that can't be delivered at the end are lost, as at any other time; the exporter has told so.
         drop(tokio::time::timeout(limit, flush).await);
     }
+}
+
+/// Leaves out what no level may show: lapin traces its frames, and that of the login holds the password.
+fn shows_no_secret(line: &Metadata<'_>) -> bool {
+    !(line.target().starts_with("lapin") && *line.level() == Level::TRACE)
 }
 
 /// The level, with the noisy libraries tamed unless it names them itself.

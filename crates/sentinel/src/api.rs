@@ -232,8 +232,8 @@ impl Api {
         let mut url = self.list.clone();
         url.query_pairs_mut().extend_pairs(query);
         let mut request = self.http.get(url).header(header::ACCEPT, "application/json");
-        if let Some(token) = &self.token {
-            let token = token.current().map_err(Error::Token)?;
+        let token = self.token.as_ref().map(SecretSource::current).transpose().map_err(Error::Token)?;
+        if let Some(token) = &token {
             let value = HeaderValue::from_str(&format!("Bearer {}", token.expose_secret()));
             let mut value = value.map_err(|_| Error::TokenCharacters)?;
             value.set_sensitive(true);
@@ -254,7 +254,7 @@ impl Api {
             return Err(Error::Status {
                 url: self.name(),
                 status,
-                detail: problem::explain(content_type, &body),
+                detail: problem::explain(content_type, &body, token.as_ref()),
                 retry_after: headers
                     .get(header::RETRY_AFTER)
                     .and_then(|value| value.to_str().ok())
@@ -266,7 +266,10 @@ impl Api {
             Ok(body) if body.trim_start().starts_with(['{', '[']) => Page::parse(body).map_err(malformed),
             Err(source) if content_type.contains("json") => Err(malformed(source)),
             Ok(body) if content_type.contains("json") => Page::parse(body).map_err(malformed),
-            _ => Err(Error::NotJson { url: self.name(), content_type: content_type.chars().take(80).collect() }),
+            _ => {
+                let content_type = problem::quote(content_type, token.as_ref()).chars().take(80).collect();
+                Err(Error::NotJson { url: self.name(), content_type })
+            }
         }
     }
 

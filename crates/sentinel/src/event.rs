@@ -15,7 +15,11 @@ use crate::resource::Resource;
 /// What consumers in the field see as the event's source.
 pub const SOURCE: &str = "hyperfleet-sentinel";
 
-/// Builds the event for a resource that is due. `resource_type` stands in for a kind that the API does not serve.
+/// A kind is a name, such as `NodePool`; what is longer does not fit the headers of every broker.
+const MAX_KIND: usize = 63;
+
+/// Builds the event for a resource that is due. `resource_type` stands in for a kind that the API does not serve, or
+/// that is no name: consumers route by the type, and brokers carry it in a header.
 pub fn reconcile(
     resource: &Resource<'_>,
     decision: &Decision,
@@ -24,7 +28,7 @@ pub fn reconcile(
     traceparent: Option<String>,
     now: Timestamp,
 ) -> CloudEvent {
-    let kind = if resource.kind.is_empty() { singular(resource_type) } else { &resource.kind };
+    let kind = if is_name(&resource.kind) { &resource.kind } else { singular(resource_type) };
     let generation = resource.generation.map(|generation| generation.to_string()).unwrap_or_default();
     let since = decision.since.map(|since| since.to_string()).unwrap_or_default();
     // None of the parts can hold a line break but the id, and that one stands last.
@@ -38,6 +42,11 @@ pub fn reconcile(
         extensions: traceparent.map(|value| ("traceparent".to_owned(), value)).into_iter().collect(),
     };
     CloudEvent::new(attributes, data)
+}
+
+fn is_name(kind: &str) -> bool {
+    let of_a_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    (1..=MAX_KIND).contains(&kind.len()) && kind.chars().all(of_a_name)
 }
 
 /// `clusters` is a list of `cluster`.
@@ -100,6 +109,16 @@ mod tests {
         let event = build(&nameless, &decision(Reason::MaxAgeReady, 5));
         assert_eq!(event.attributes().ty, "com.redhat.hyperfleet.nodepool.reconcile");
         assert_eq!(singular("wifconfig"), "wifconfig");
+    }
+
+    #[test]
+    fn a_kind_that_is_no_name_does_not_get_into_the_type() {
+        for kind in ["Clu\nster", "../../x", "  ", "\0", "a.reconcile", "İ", &"K".repeat(300_000)] {
+            let mut forged = resource("a", 1);
+            forged.kind = kind.to_owned().into();
+            let event = build(&forged, &decision(Reason::MaxAgeReady, 5));
+            assert_eq!(event.attributes().ty, "com.redhat.hyperfleet.nodepool.reconcile");
+        }
     }
 
     #[test]

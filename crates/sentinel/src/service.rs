@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::convert::Infallible;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -56,7 +57,7 @@ pub struct Sentinel {
     heartbeat: Heartbeat,
     /// What of a resource the payload reads; nothing means all of it.
     payload_fields: Option<BTreeSet<String>>,
-    notices: HashSet<String>,
+    notices: Notices,
     api_failing: bool,
 }
 
@@ -111,7 +112,7 @@ impl Sentinel {
             broker_state: health.dependency("broker"),
             heartbeat: health.heartbeat("sentinel_poll", MAX_SILENCE),
             payload_fields: config.payload.top_level_fields(),
-            notices: HashSet::new(),
+            notices: Notices::default(),
             api_failing: false,
             config,
         })
@@ -253,7 +254,7 @@ struct Walk<'a> {
     in_flight: &'a Mutex<InFlight>,
     metrics: &'a Metrics,
     payload_fields: Option<&'a BTreeSet<String>>,
-    notices: &'a mut HashSet<String>,
+    notices: &'a mut Notices,
     api_state: &'a Dependency,
     sender: mpsc::Sender<Due>,
     cycle: Cycle,
@@ -383,7 +384,20 @@ impl Walk<'_> {
     }
 
     fn is_news(&mut self, notice: &str) -> bool {
-        self.notices.len() < MAX_NOTICES && !self.notices.contains(notice) && self.notices.insert(notice.to_owned())
+        self.notices.is_news(notice)
+    }
+}
+
+/// The notices that were given, as their hashes: they name what the API wrote, which may be of any length.
+#[derive(Default)]
+struct Notices {
+    given: HashSet<u64>,
+    hasher: RandomState,
+}
+
+impl Notices {
+    fn is_news(&mut self, notice: &str) -> bool {
+        self.given.len() < MAX_NOTICES && self.given.insert(self.hasher.hash_one(notice))
     }
 }
 
@@ -402,5 +416,20 @@ impl Skipped {
                 metrics.skipped(reason, ready, self.0[reason as usize][usize::from(ready)]);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notice_is_news_once_and_there_are_only_so_many() {
+        let mut notices = Notices::default();
+        assert!(notices.is_news("a") && !notices.is_news("a") && notices.is_news("b"));
+        for index in 2..MAX_NOTICES {
+            assert!(notices.is_news(&index.to_string()));
+        }
+        assert!(!notices.is_news("one more"));
     }
 }

@@ -32,6 +32,8 @@ const WINDOW: usize = 1_000;
 const MAX_BODY: usize = 16 << 20;
 /// A `message_id` is an AMQP short string.
 const MAX_ID: usize = 255;
+/// All headers travel in one frame, and the broker closes the connection for a larger one: half of its default, 128 KiB.
+const MAX_HEADERS: usize = 64 << 10;
 /// The only header that consumers in the field ask for.
 const UUID_HEADER: &str = "_watermill_message_uuid";
 const PERSISTENT: u8 = 2;
@@ -98,7 +100,9 @@ impl RabbitMq {
     fn oversized(&self, event: &CloudEvent) -> Option<Error> {
         let (id, body) = (event.id().len(), event.body().len());
         let too_large = |target, size, limit| (size > limit).then_some(Error::TooLarge { target, size, limit });
+        let headers = event.attribute_pairs().map(|(name, value)| name.len() + value.len()).sum();
         too_large(format!("the message_id of {}", self.config.target()), id, MAX_ID)
+            .or_else(|| too_large(format!("the headers of {}", self.config.target()), headers, MAX_HEADERS))
             .or_else(|| too_large(self.config.target(), body, MAX_BODY))
     }
 

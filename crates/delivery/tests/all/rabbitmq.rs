@@ -6,6 +6,7 @@ use std::time::Duration;
 use lapin::options::{ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use secrecy::SecretString;
+use watchfire_delivery::CloudEvent;
 use watchfire_delivery::sink::rabbitmq::{ExchangeType, RabbitMq, RabbitMqConfig, Transport};
 use watchfire_delivery::sink::{Error, EventSink};
 use watchfire_testkit::{Broker, Mode, Proxy, Rabbit, amqp_url, eventually, private_broker, unique};
@@ -182,6 +183,24 @@ async fn an_event_nobody_is_bound_for_says_so_and_names_the_routing_key() {
     let mut consumer = Rabbit::listen(&url, &exchange, "topic", "clusters.*").await;
     publish_one(&sink, "b").await.unwrap();
     assert_eq!(consumer.take(1).await[0].headers["_watermill_message_uuid"], "b");
+}
+
+/// What the broker would close the connection for, its neighbours' confirms with it, is not sent.
+#[tokio::test]
+async fn headers_that_fit_no_frame_are_a_refusal_of_that_event_and_not_of_its_neighbours() {
+    let test = "headers_that_fit_no_frame_are_a_refusal_of_that_event_and_not_of_its_neighbours";
+    let Some(url) = amqp_url(test) else { return };
+    let exchange = unique("headers");
+    let mut consumer = Rabbit::listen(&url, &exchange, "fanout", "").await;
+    let large = event("large", 0);
+    let mut attributes = large.attributes().clone();
+    attributes.ty = "x".repeat(200_000);
+    let large = CloudEvent::new(attributes, large.data().to_owned());
+    let outcomes = RabbitMq::new(config(&url, &exchange)).publish_all(&[event("a", 0), large, event("b", 0)]).await;
+    assert!(outcomes[0].is_ok() && outcomes[2].is_ok(), "{outcomes:?}");
+    assert_eq!(outcomes[1].as_ref().unwrap_err().kind(), "too_large");
+    let ids = consumer.take(2).await.into_iter().map(|message| message.headers["_watermill_message_uuid"].clone());
+    assert_eq!(ids.collect::<Vec<_>>(), ["a", "b"]);
 }
 
 /// `kill -9` under load, three times: whatever was `Ok` is in the durable queue afterwards.

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use tracing::{debug, error, info, info_span, warn};
+use tracing::{debug, error, info, info_span, trace, warn};
 
 use super::*;
 
@@ -122,6 +122,7 @@ fn lapin_is_heard_only_at_error_unless_it_is_named() {
     let lapin = || {
         warn!(target: "lapin::returned_messages", body = "secret", "returned");
         error!(target: "lapin::channel", "broken");
+        trace!(target: "lapin::channels", next_msg = "StartOk with the password", "will send");
         error!(target: "opentelemetry_sdk", "batch failed");
     };
     let messages = |capture: Capture| -> Vec<_> {
@@ -129,6 +130,11 @@ fn lapin_is_heard_only_at_error_unless_it_is_named() {
     };
     assert_eq!(messages(logged("trace", LogFormat::Json, [], lapin)), ["broken"]);
     assert_eq!(messages(logged("info,lapin=warn", LogFormat::Json, [], lapin)), ["returned", "broken"]);
+    assert_eq!(
+        messages(logged("lapin=trace", LogFormat::Json, [], lapin)),
+        ["returned", "broken"],
+        "frames hold secrets"
+    );
 }
 
 #[test]

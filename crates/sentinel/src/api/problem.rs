@@ -1,6 +1,8 @@
 //! Says in a line what a problem document (RFC 9457) says in many.
 
+use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
+use watchfire_runtime::redact::REDACTED;
 
 /// What is quoted of a problem, at the most.
 const MAX_DETAIL: usize = 300;
@@ -23,7 +25,7 @@ struct FieldError {
 }
 
 /// Quotes what the API says about its refusal; nothing if the body is no problem document.
-pub(super) fn explain(content_type: &str, body: &[u8]) -> String {
+pub(super) fn explain(content_type: &str, body: &[u8], token: Option<&SecretString>) -> String {
     if !content_type.contains("json") {
         return String::new();
     }
@@ -45,7 +47,15 @@ pub(super) fn explain(content_type: &str, body: &[u8]) -> String {
         text.push_str(&marks.join(", "));
         text.push(')');
     }
-    // The far side wrote this: keep it on one line and short.
+    quote(&text, token)
+}
+
+/// Keeps what the far side wrote on one line, short, and free of our token, which some echo.
+pub(super) fn quote(text: &str, token: Option<&SecretString>) -> String {
+    let text = match token.map(ExposeSecret::expose_secret) {
+        Some(token) if !token.is_empty() => &text.replace(token, REDACTED),
+        _ => text,
+    };
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_DETAIL).collect()
 }
 
@@ -59,7 +69,7 @@ mod tests {
             "field":"size","message":"size must be at most 100","value":101}],"status":400,"title":"Validation Failed",
             "trace_id":"01a2"}"#;
         assert_eq!(
-            explain("application/problem+json", body),
+            explain("application/problem+json", body, None),
             ": Validation Failed: Invalid query parameters: size: size must be at most 100 (HYPERFLEET-VAL-000, trace 01a2)"
         );
     }
@@ -67,21 +77,31 @@ mod tests {
     #[test]
     fn an_empty_trace_is_left_out() {
         let body = br#"{"code":"HYPERFLEET-NTF-000","title":"Endpoint Not Found","trace_id":""}"#;
-        assert_eq!(explain("application/problem+json", body), ": Endpoint Not Found (HYPERFLEET-NTF-000)");
+        assert_eq!(explain("application/problem+json", body, None), ": Endpoint Not Found (HYPERFLEET-NTF-000)");
     }
 
     #[test]
     fn what_is_no_problem_document_is_not_quoted() {
-        assert_eq!(explain("text/html", b"<html>secret</html>"), "");
-        assert_eq!(explain("application/json", b"[1]"), "");
-        assert_eq!(explain("application/json", b"{\"title\":5}"), "");
-        assert_eq!(explain("application/json", b"{}"), "");
+        assert_eq!(explain("text/html", b"<html>secret</html>", None), "");
+        assert_eq!(explain("application/json", b"[1]", None), "");
+        assert_eq!(explain("application/json", b"{\"title\":5}", None), "");
+        assert_eq!(explain("application/json", b"{}", None), "");
     }
 
     #[test]
     fn a_quote_is_one_short_line() {
         let body = format!(r#"{{"detail":"a\nb{}"}}"#, "x".repeat(1000));
-        let text = explain("application/json", body.as_bytes());
+        let text = explain("application/json", body.as_bytes(), None);
         assert!(text.starts_with(": a b") && text.chars().count() == 300);
+    }
+
+    #[test]
+    fn a_token_that_the_api_echoes_is_not_quoted() {
+        let token = SecretString::from("s3cret-token");
+        for before in [0, 280, 295] {
+            let body = format!(r#"{{"detail":"{}Bearer s3cret-token is expired"}}"#, "x".repeat(before));
+            let text = explain("application/json", body.as_bytes(), Some(&token));
+            assert!(text.starts_with(": ") && !text.contains("s3c"), "{text}");
+        }
     }
 }

@@ -289,3 +289,14 @@ async fn a_projection_that_is_refused_later_is_given_up() {
     assert_eq!(bench.cycle().await.unwrap().seen, 1);
     assert!(!log.lock().unwrap().last().unwrap().contains_key("fields"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_answer_is_instead_of_a_list_is_quoted_in_short_and_without_the_token() {
+    let (url, _, _running) = odd_server(|_| Ok(json!(format!("Bearer s3cret {}", "x".repeat(1_000_000))))).await;
+    let mut config = parse(&minimal(&url)).api;
+    config.token = Some(watchfire_runtime::SecretSource::literal("s3cret".to_owned()));
+    let client = Client::new(&config).unwrap();
+    let error = Pages::new(&client, &Query::default(), &|_| {}).next().await.unwrap_err();
+    let text = watchfire_runtime::chain(&error);
+    assert!(text.contains("invalid type: string") && !text.contains("s3cret") && text.len() < 500, "{}", text.len());
+}
