@@ -157,7 +157,9 @@ impl Error {
             Self::Status { status: 300..=399, .. } => "write the URL that it redirects to; redirects are not followed",
             Self::Status { status: 401 | 403, .. } => "check the token and what it permits",
             Self::Status { status: 404 | 405, .. } => "check the path of the URL",
-            Self::Status { status: 410, .. } => "the endpoint is gone for good: change the URL and resume the sink",
+            Self::Status { status: 410, .. } => {
+                "the endpoint is gone for good: change the URL, then `watchfire outbox resume NAME`"
+            }
             Self::Status { status: 429, .. } => "the endpoint asks for fewer requests: lower the concurrency",
             Self::Status { .. } => "check the endpoint's log for this request",
             Self::TooLarge { .. } => "send fewer or smaller fields",

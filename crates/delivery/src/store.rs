@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::metrics::StoreMetrics;
 
-pub use open::{Module, Options, open_beside};
+pub use open::{Module, Options, open_beside, write_beside};
 
 /// Rows after which a commit takes no further closure. A thousand rows take 4 ms to commit, and everyone waits for it.
 pub const COMMIT_ROWS: u64 = 500;

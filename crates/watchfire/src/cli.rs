@@ -27,6 +27,14 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: ConfigCommand,
     },
+    /// Shows what the embedded broker did not deliver, and does something about it; safe while the service runs.
+    Outbox {
+        /// The broker's store.
+        #[arg(long, value_name = "FILE", env = "BROKER_HTTP_STORE", default_value = "watchfire-broker.db")]
+        store: PathBuf,
+        #[command(subcommand)]
+        command: OutboxCommand,
+    },
     /// Prints a shell's completion script.
     Completions {
         /// The shell.
@@ -83,6 +91,63 @@ pub(crate) enum ConfigCommand {
     Show(ConfigArgs),
     /// Prints the JSON Schema of the configuration file.
     Schema,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum OutboxCommand {
+    /// Lists deliveries in the order in which they were queued.
+    List {
+        #[command(flatten)]
+        which: DeliveryArgs,
+        /// At most so many.
+        #[arg(long, value_name = "N", default_value_t = 100)]
+        limit: u32,
+        /// Prints one JSON object per delivery.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Shows one delivery with its event, exactly as it is sent.
+    Show {
+        /// The delivery's number, as listed.
+        number: i64,
+    },
+    /// Queues dead and discarded deliveries again; pending ones become due at once.
+    Retry(DeliveryArgs),
+    /// Gives up pending and dead deliveries.
+    Discard {
+        #[command(flatten)]
+        which: DeliveryArgs,
+        /// Why, for whoever looks later.
+        #[arg(long)]
+        reason: String,
+    },
+    /// Stops deliveries to a subscriber until it is resumed; its queue is kept.
+    Pause {
+        /// The subscriber's name.
+        sink: String,
+        /// Why, for whoever looks later.
+        #[arg(long)]
+        reason: String,
+    },
+    /// Lets deliveries to a subscriber go on, also after its 410.
+    Resume {
+        /// The subscriber's name.
+        sink: String,
+    },
+}
+
+/// Which deliveries are meant; what is not given does not restrict.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DeliveryArgs {
+    /// One delivery, by its number as listed.
+    #[arg(long, value_name = "N")]
+    pub(crate) number: Option<i64>,
+    /// One subscriber.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) sink: Option<String>,
+    /// pending, delivered, dead or discarded; dead unless something else is asked for.
+    #[arg(long, value_name = "STATE")]
+    pub(crate) state: Option<String>,
 }
 
 #[derive(Debug, Args)]

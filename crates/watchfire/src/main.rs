@@ -5,6 +5,7 @@ mod cli;
 mod config;
 mod demo;
 mod failure;
+mod outbox;
 mod sentinel;
 
 use std::process::ExitCode;
@@ -33,6 +34,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Demo(args) => demo::run(&args),
         Command::Sentinel(args) => sentinel::run(&args),
         Command::Config { command } => config::run(&command),
+        Command::Outbox { store, command } => outbox::run(&store, &command),
         Command::Completions { shell } => say(&cli::completions(shell)),
         Command::Version => say(cli::VERSION),
     }

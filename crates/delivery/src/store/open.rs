@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, TransactionBehavior};
 
-use super::Error;
+use super::{Error, Tx};
 use crate::metrics::StoreMetrics;
 
 /// Marks the file as ours: `WFIR`.
@@ -87,6 +87,14 @@ pub fn open_beside(path: &Path, modules: &[Module]) -> Result<Connection, Error>
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     refuse_newer(&connection, path, modules)?;
     Ok(connection)
+}
+
+/// Does a tool's work in one short transaction that takes its turn at once; an error undoes it.
+pub fn write_beside<T>(connection: &Connection, work: impl FnOnce(&Tx<'_>) -> Result<T, Error>) -> Result<T, Error> {
+    let transaction = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
+    let value = work(&Tx::over(&transaction))?;
+    transaction.commit()?;
+    Ok(value)
 }
 
 fn open_writer(path: &Path, modules: &[Module]) -> Result<Connection, Error> {

@@ -7,6 +7,7 @@ mod demo;
 mod documents;
 mod errors;
 mod generated;
+mod outbox;
 mod sentinel;
 mod support;
 mod view;

@@ -1,0 +1,91 @@
+//! `watchfire outbox`: what was not delivered, why, and what to do about it.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, anyhow};
+use serde_json::json;
+use watchfire_delivery::outbox::{self, Entry, Filter, SinkId, State};
+use watchfire_delivery::store::{Tx, open_beside, write_beside};
+use watchfire_runtime::clock;
+
+use crate::cli::{DeliveryArgs, OutboxCommand};
+use crate::failure::{Failure, say};
+
+pub(crate) fn run(store: &Path, command: &OutboxCommand) -> Result<(), Failure> {
+    let connection = open_beside(store, &[outbox::MODULE])
+        .with_context(|| format!("open the store {} (--store names another)", store.display()))?;
+    let now = clock::now();
+    let sink = |name: &str| -> Result<SinkId, Failure> {
+        let known = outbox::sinks(&connection).context("list the subscribers")?.join(", ");
+        let found = outbox::find(&connection, name).context("find the subscriber")?;
+        found.ok_or_else(|| Failure::Configuration(anyhow!("no subscriber is called {name:?}; known are {known}")))
+    };
+    match command {
+        OutboxCommand::List { which, limit, json } => {
+            let entries = outbox::list(&connection, &filter(which, *limit)?).context("list deliveries")?;
+            say(&if *json { lines(&entries) } else { table(&entries) })
+        }
+        OutboxCommand::Show { number } => match outbox::show(&connection, *number).context("show a delivery")? {
+            Some((entry, body)) => say(&format!("{}\n{}", lines(&[entry]).trim_end(), String::from_utf8_lossy(&body))),
+            None => Err(Failure::Configuration(anyhow!("no delivery has the number {number}; `outbox list` has them"))),
+        },
+        OutboxCommand::Retry(which) => {
+            let filter = filter(which, u32::MAX)?;
+            let count = write_beside(&connection, |tx: &Tx<'_>| outbox::retry(tx, &filter, now));
+            say(&format!("{} queued again", count.context("queue deliveries again")?))
+        }
+        OutboxCommand::Discard { which, reason } => {
+            let filter = filter(which, u32::MAX)?;
+            let count = write_beside(&connection, |tx: &Tx<'_>| outbox::discard(tx, &filter, reason, now));
+            say(&format!("{} discarded", count.context("discard deliveries")?))
+        }
+        OutboxCommand::Pause { sink: name, reason } => {
+            let id = sink(name)?;
+            write_beside(&connection, |tx: &Tx<'_>| outbox::pause(tx, id, reason, now)).context("pause deliveries")?;
+            say(&format!("deliveries to {name} are paused"))
+        }
+        OutboxCommand::Resume { sink: name } => {
+            let id = sink(name)?;
+            write_beside(&connection, |tx: &Tx<'_>| outbox::resume(tx, id)).context("resume deliveries")?;
+            say(&format!("deliveries to {name} go on"))
+        }
+    }
+}
+
+/// Dead letters are what one comes for; anything else has to be named.
+fn filter(which: &DeliveryArgs, limit: u32) -> Result<Filter, Failure> {
+    let state = match which.state.as_deref() {
+        Some(name) => {
+            let state = State::ALL.into_iter().find(|state| state.as_str() == name);
+            let names = State::ALL.map(State::as_str).join(", ");
+            Some(state.ok_or_else(|| Failure::Configuration(anyhow!("--state {name:?} is not one of {names}")))?)
+        }
+        None if which.number.is_some() => None,
+        None => Some(State::Dead),
+    };
+    Ok(Filter { seq: which.number, sink: which.sink.clone(), state, limit, ..Filter::default() })
+}
+
+fn lines(entries: &[Entry]) -> String {
+    let line = |entry: &Entry| {
+        json!({
+            "number": entry.seq, "state": entry.state.as_str(), "sink": entry.sink, "id": entry.id,
+            "source": entry.source, "subject": entry.subject, "attempts": entry.attempts, "reason": entry.reason,
+            "queued": entry.queued.to_string(), "changed": entry.changed.to_string(),
+            "next_attempt": (entry.state == State::Pending).then(|| entry.next_attempt.to_string()),
+        })
+    };
+    entries.iter().map(|entry| format!("{}\n", line(entry))).collect::<Vec<_>>().concat()
+}
+
+fn table(entries: &[Entry]) -> String {
+    let mut text = format!("{:>8}  {:<9}  {:<16}  {:<36}  {:>8}  REASON", "NUMBER", "STATE", "SINK", "ID", "ATTEMPTS");
+    for entry in entries {
+        let Entry { seq, sink, id, attempts, .. } = entry;
+        let (state, reason) = (entry.state.as_str(), entry.reason.as_deref().unwrap_or_default());
+        // Writing to a String cannot fail.
+        let _infallible = write!(text, "\n{seq:>8}  {state:<9}  {sink:<16}  {id:<36}  {attempts:>8}  {reason}");
+    }
+    text
+}

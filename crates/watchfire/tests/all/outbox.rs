@@ -1,0 +1,69 @@
+//! `watchfire outbox`: beside a running sentinel with its embedded broker.
+
+use serde_json::Value;
+use watchfire_simulator::{Dialect, NewResource, Simulator};
+use watchfire_testkit::{Answer, Receiver, eventually};
+
+use crate::support::{Api, DEADLINE, Setup, run, text};
+
+async fn outbox(store: &str, args: &[&str]) -> (Option<i32>, String) {
+    let all: Vec<&str> = ["outbox", "--store", store].into_iter().chain(args.iter().copied()).collect();
+    let output = run(&all, &[]).await;
+    (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+}
+
+#[tokio::test]
+async fn a_dead_letter_is_listed_shown_and_delivered_when_it_is_retried() {
+    let fleet = Simulator::new(Dialect::Hyperfleet);
+    fleet.create("clusters", NewResource::named("alpha")).unwrap();
+    let (api, receiver) = (Api::serve(fleet).await, Receiver::start().await);
+    receiver.otherwise(Answer::status(422));
+    let setup = Setup::new(&api.url, "poll_interval: 200ms\nmax_age_not_ready: 1h\nmax_age_ready: 1h", receiver.url());
+    let store = setup.folder.path().join("broker.db").display().to_string();
+    let sentinel = setup.start().await;
+    let listed = eventually(DEADLINE, "a dead letter", async || {
+        let (code, said) = outbox(&store, &["list", "--json"]).await;
+        (code == Some(0) && said.contains("\"dead\"")).then_some(said)
+    })
+    .await;
+    let entry: Value = serde_json::from_str(listed.trim()).unwrap();
+    assert!(entry["reason"].as_str().unwrap().contains("422"), "{entry}");
+
+    let number = entry["number"].to_string();
+    let (_, shown) = outbox(&store, &["show", &number]).await;
+    assert!(shown.contains("com.redhat.hyperfleet.cluster.reconcile"), "{shown}");
+    let (_, table) = outbox(&store, &["list"]).await;
+    assert!(table.starts_with("  NUMBER") && table.contains(entry["id"].as_str().unwrap()), "{table}");
+
+    receiver.otherwise(Answer::status(204));
+    receiver.take();
+    assert_eq!(outbox(&store, &["retry"]).await, (Some(0), "1 queued again\n".to_owned()));
+    let requests = receiver.wait_for(1).await;
+    let event: Value = serde_json::from_slice(&requests[0].body).unwrap();
+    assert_eq!(event["id"], entry["id"], "the same event");
+    sentinel.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_told_with_what_is() {
+    let fleet = Simulator::new(Dialect::Hyperfleet);
+    let (api, receiver) = (Api::serve(fleet).await, Receiver::start().await);
+    let setup = Setup::new(&api.url, "", receiver.url());
+    let store = setup.folder.path().join("broker.db").display().to_string();
+    let (code, said) = outbox(&store, &["list"]).await;
+    assert!(code == Some(1) && said.contains(&store) && said.contains("--store"), "{said}");
+    let sentinel = setup.start().await;
+    for (args, part) in [
+        (&["show", "7"][..], "no delivery has the number 7"),
+        (&["list", "--state", "lost"], "pending, delivered, dead, discarded"),
+        (&["resume", "nobody"], "known are"),
+    ] {
+        let (code, said) = outbox(&store, args).await;
+        assert!(code == Some(64) && said.contains(part), "{said}");
+    }
+    let (code, said) = outbox(&store, &["pause", "validation", "--reason", "maintenance"]).await;
+    assert_eq!((code, said.as_str()), (Some(0), "deliveries to validation are paused\n"));
+    assert_eq!(outbox(&store, &["resume", "validation"]).await.0, Some(0));
+    assert_eq!(outbox(&store, &["discard", "--reason", "none"]).await, (Some(0), "0 discarded\n".to_owned()));
+    sentinel.stop().await;
+}
