@@ -41,6 +41,7 @@ pub mod crypto;
 pub mod duration;
 pub mod error;
 pub mod health;
+pub mod http;
 pub mod metrics;
 pub mod redact;
 pub mod secret;

@@ -196,10 +196,9 @@ pub struct Api {
 impl Api {
     /// Prepares the client; connects to nothing.
     pub fn new(config: &ApiConfig) -> Result<Self, reqwest::Error> {
-        let http = Client::builder()
+        let http = watchfire_runtime::http::client_for(config.endpoint.as_str())
             .timeout(config.timeout)
             .connect_timeout(config.timeout.min(Duration::from_secs(5)))
-            .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("watchfire-sentinel/", env!("CARGO_PKG_VERSION")))
             .build()?;
         let mut list = config.endpoint.clone();

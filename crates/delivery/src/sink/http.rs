@@ -11,7 +11,6 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Method, header};
-use reqwest::redirect::Policy;
 use reqwest::{Client, Response};
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
@@ -117,9 +116,8 @@ impl Http {
         // The client panics without a provider. Whoever started the process has normally installed this same one;
         // an error means exactly that.
         rustls::crypto::ring::default_provider().install_default().ok();
-        let client = Client::builder()
+        let client = watchfire_runtime::http::client_for(url.as_str())
             .gzip(false)
-            .redirect(Policy::none())
             .connect_timeout(timeout)
             .pool_max_idle_per_host(concurrency.get())
             .user_agent(concat!("watchfire/", env!("CARGO_PKG_VERSION")))

@@ -51,10 +51,9 @@ pub(super) fn provider(
     if let Some(protocol) = protocol.filter(|protocol| *protocol != "http/protobuf") {
         warnings.push(format!("OTLP protocol {protocol:?} is not spoken, http/protobuf is used (port 4318 by custom)"));
     }
-    let client = reqwest::Client::builder()
+    let client = crate::http::client_for(&endpoint)
         .connect_timeout(EXPORT_TIMEOUT)
         .timeout(EXPORT_TIMEOUT)
-        .redirect(reqwest::redirect::Policy::none())
         .build()
         .map_err(TelemetryError::Client)?;
     let exporter = OtlpExporter::builder()
