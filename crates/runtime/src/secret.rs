@@ -5,7 +5,7 @@
 //! systems that hold secrets never waits; so there is no task, no watch, and it may be called from async code.
 
 use std::fmt;
-use std::fs::{File, Metadata};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -110,6 +110,10 @@ impl SecretSource {
 
 fn read(path: &Path) -> Result<Reading, Error> {
     let failed = |source| Error::Read { path: path.to_owned(), source };
+    // Opening a pipe waits for whoever writes to it, and with it the whole process.
+    if !fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
+    }
     let mut file = File::open(path).map_err(failed)?;
     // The open file's own stamp, not the path's: the link may move between two looks.
     let metadata = file.metadata().map_err(failed)?;
@@ -244,7 +248,17 @@ mod tests {
         fs::write(&path, [0xff, 0xfe]).unwrap();
         assert!(matches!(source.current(), Err(Error::Read { .. })));
         assert!(matches!(SecretSource::file(dir.path()).current(), Err(Error::Read { .. })));
-        assert!(matches!(SecretSource::file("/dev/zero").current(), Err(Error::TooLarge(_))));
+        assert!(matches!(SecretSource::file("/dev/zero").current(), Err(Error::Read { .. })));
         assert!(!format!("{:?}", SecretSource::literal("s3cret".to_owned())).contains("s3cret"));
+    }
+
+    #[test]
+    fn a_pipe_in_place_of_the_file_is_an_error_and_not_a_wait() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("token");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        let error = SecretSource::file(&pipe).current().unwrap_err();
+        assert!(crate::chain(&error).contains("not a regular file"), "{error}");
     }
 }

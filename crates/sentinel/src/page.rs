@@ -18,7 +18,9 @@ pub struct Page {
 struct Envelope<'a> {
     #[serde(borrow)]
     items: Option<Vec<&'a RawValue>>,
-    total: Option<u64>,
+    // Whatever stands here: a count that makes no sense is no reason to refuse the list.
+    #[serde(borrow)]
+    total: Option<&'a RawValue>,
 }
 
 impl Page {
@@ -40,7 +42,7 @@ impl Page {
             .iter()
             .map(range)
             .collect();
-        let total = envelope.total;
+        let total = envelope.total.and_then(|total| total.get().parse().ok());
         Ok(Self { body, items, total })
     }
 
@@ -82,6 +84,14 @@ mod tests {
     fn a_bare_list_is_a_page_without_a_total() {
         let page = Page::parse(r#" [{"id":"a"}]"#.into()).unwrap();
         assert_eq!((page.len(), page.total), (1, None));
+    }
+
+    #[test]
+    fn a_count_that_makes_no_sense_is_no_count() {
+        for total in ["-1", "99999999999999999999", "\"5\"", "null", "1.5", "[]"] {
+            let page = Page::parse(format!(r#"{{"items":[1],"total":{total}}}"#)).unwrap();
+            assert_eq!((page.len(), page.total), (1, None), "{total}");
+        }
     }
 
     #[test]

@@ -70,8 +70,12 @@ pub enum Error {
 impl<'a> Resource<'a> {
     /// Reads the view from one item of a list.
     pub fn parse(json: &'a str) -> Result<Self, Error> {
-        let raw: Raw<'a> =
-            serde_json::from_str(json).map_err(|error| Error::Malformed { source: without_text(error) })?;
+        let malformed = |error| Error::Malformed { source: without_text(error) };
+        // A list would be taken for the fields of an object, by their order.
+        if json.trim_start().starts_with('[') {
+            return Err(malformed(serde::de::Error::custom("expected an object, found a list")));
+        }
+        let raw: Raw<'a> = serde_json::from_str(json).map_err(malformed)?;
         let id = raw.id.map(|text| text.0).filter(|id| !id.is_empty()).ok_or(Error::NoId)?;
         let status = raw.status.map_or(Ok(Status::default()), |status| status.read(&id))?;
         let (metadata_labels, metadata_generation) =

@@ -116,8 +116,9 @@ impl Projection {
                     }
                 }
                 // The whole resource was served a moment ago: it is the projection that the API cannot do.
-                Err(error @ Error::Status { .. }) if !error.is_auth() => {}
-                Err(error) => return Err(error),
+                Err(error @ (Error::Connect { .. } | Error::Timeout { .. })) => return Err(error),
+                Err(error) if error.is_auth() => return Err(error),
+                Err(_) => {}
             }
         }
         warn!("the API's projection leaves out what the payload needs; asking for whole resources");

@@ -100,7 +100,15 @@ fn a_resource_without_an_id_is_an_error() {
 
 #[test]
 fn a_malformed_resource_is_an_error() {
-    for json in ["3", "null", "[]", r#"{"id":5}"#, r#"{"id":"a","generation":"x"}"#, r#"{"id":"a","labels":{"k":1}}"#] {
+    for json in [
+        "3",
+        "null",
+        "[]",
+        r#"["a", "Cluster", 1]"#,
+        r#"{"id":5}"#,
+        r#"{"id":"a","generation":"x"}"#,
+        r#"{"id":"a","labels":{"k":1}}"#,
+    ] {
         assert!(matches!(Resource::parse(json), Err(Error::Malformed { .. })), "{json}");
     }
 }
