@@ -139,10 +139,7 @@ impl Telemetry {
             .map_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned(), ToOwned::to_owned);
         let counts = count::Counts::default();
         let (traces, warnings) = trace::provider(config, &hostname, env)?;
-        let lines = tracing_subscriber::fmt::layer()
-            .fmt_fields(tracing_subscriber::fmt::format::JsonFields::new())
-            .event_format(format::Line::new(config, hostname))
-            .with_writer(writer);
+        let lines = format::Lines::new(config, hostname, writer);
         let subscriber = tracing_subscriber::registry()
             .with(lines.and_then(counts.layer()).with_filter(filter))
             .with(traces.as_ref().map(trace::layer));
