@@ -23,6 +23,7 @@ use prometheus_client::registry::Registry;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{Instrument, error, info, info_span, warn};
 
 use crate::error::chain;
@@ -120,6 +121,24 @@ enum Outcome {
     Done,
     Failed(BoxError),
     Panicked(String),
+}
+
+/// Does a part of a task's own work beside the rest of it, so that both can use a core; dropped with whoever waits.
+///
+/// A panic goes on in the caller, whose task it ends.
+#[expect(clippy::disallowed_methods, reason = "a part of a named task: it ends with it, and its panic is that task's")]
+pub async fn beside<F>(work: F) -> F::Output
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    match AbortOnDropHandle::new(tokio::spawn(work.in_current_span())).await {
+        Ok(output) => output,
+        Err(ended) => match ended.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // Only the end of the async runtime does this, and then nobody waits any more.
+            Err(_) => std::future::pending().await,
+        },
+    }
 }
 
 /// The tasks of a process.

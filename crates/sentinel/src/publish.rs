@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 use watchfire_delivery::retry::{Backoff, Verdict};
@@ -24,6 +24,9 @@ use crate::service::{About, Due};
 
 /// Events published together: what the brokers' own windows hold.
 pub(crate) const WINDOW: usize = 1000;
+
+/// How long an event waits for the rest of its window: small windows cost a round trip each.
+const LINGER: Duration = Duration::from_millis(50);
 
 /// The kind of the one error that is about the broker's routes.
 const UNROUTABLE: &str = "unroutable";
@@ -90,7 +93,7 @@ impl Publisher {
             Err(error) => self.tell(broker, &error),
         }
         let mut window = Vec::with_capacity(WINDOW);
-        while due.recv_many(&mut window, WINDOW).await > 0 {
+        while fill(&mut due, &mut window).await {
             if token.is_cancelled() {
                 break;
             }
@@ -193,4 +196,15 @@ impl Publisher {
             info!("the broker takes events again");
         }
     }
+}
+
+/// Gathers a whole window: as much as fits, or as came within the linger of the first.
+async fn fill(due: &mut mpsc::Receiver<Due>, window: &mut Vec<Due>) -> bool {
+    if due.recv_many(window, WINDOW).await == 0 {
+        return false;
+    }
+    let gathering = async { while window.len() < WINDOW && due.recv_many(window, WINDOW - window.len()).await > 0 {} };
+    // Over: what has come goes out.
+    timeout(LINGER, gathering).await.ok();
+    true
 }

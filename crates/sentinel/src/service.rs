@@ -19,6 +19,7 @@ use tracing::{Instrument, debug, error, info, info_span, warn};
 use watchfire_delivery::{CloudEvent, EventSink};
 use watchfire_runtime::chain;
 use watchfire_runtime::health::{Dependency, Health, Heartbeat};
+use watchfire_runtime::tasks::beside;
 use watchfire_runtime::{clock, telemetry};
 
 use crate::api::paging::{Pages, Query};
@@ -53,8 +54,8 @@ pub struct Sentinel {
     in_flight: Arc<Mutex<InFlight>>,
     metrics: Metrics,
     api_state: Dependency,
-    broker_state: Dependency,
-    heartbeat: Heartbeat,
+    broker_state: Arc<Dependency>,
+    heartbeat: Arc<Heartbeat>,
     /// What of a resource the payload reads; nothing means all of it.
     payload_fields: Option<BTreeSet<String>>,
     notices: Notices,
@@ -109,8 +110,8 @@ impl Sentinel {
             in_flight,
             metrics,
             api_state: health.dependency("hyperfleet_api"),
-            broker_state: health.dependency("broker"),
-            heartbeat: health.heartbeat("sentinel_poll", MAX_SILENCE),
+            broker_state: Arc::new(health.dependency("broker")),
+            heartbeat: Arc::new(health.heartbeat("sentinel_poll", MAX_SILENCE)),
             payload_fields: config.payload.top_level_fields(),
             notices: Notices::default(),
             api_failing: false,
@@ -152,11 +153,14 @@ impl Sentinel {
         let begun = Instant::now();
         self.heartbeat.beat();
         let (sender, due) = mpsc::channel(WINDOW);
-        let in_flight = Arc::clone(&self.in_flight);
-        let publisher = self.publisher.clone();
-        let confirmations = publisher.run(due, &self.broker_state, &self.heartbeat, token, |about: &About, at| {
-            let ours = Published { generation: about.generation, at };
-            in_flight.lock().unwrap_or_else(PoisonError::into_inner).confirm(&about.id, ours);
+        let confirmations = beside({
+            let (publisher, in_flight, token) = (self.publisher.clone(), Arc::clone(&self.in_flight), token.clone());
+            let (broker, heartbeat) = (Arc::clone(&self.broker_state), Arc::clone(&self.heartbeat));
+            let confirmed = move |about: &About, at| {
+                let ours = Published { generation: about.generation, at };
+                in_flight.lock().unwrap_or_else(PoisonError::into_inner).confirm(&about.id, ours);
+            };
+            async move { publisher.run(due, &broker, &heartbeat, &token, confirmed).await }
         });
         let mut walk = Walk {
             config: &self.config,
