@@ -20,11 +20,16 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    pub(crate) fn exit_code(&self) -> ExitCode {
-        match self {
-            Self::Configuration(_) => ExitCode::from(USAGE),
-            Self::Failed(_) => ExitCode::FAILURE,
-        }
+    /// Tells a person why a command failed, and what to try; scripts get the exit code.
+    pub(crate) fn complain(&self) -> ExitCode {
+        let (error, code) = match self {
+            Self::Configuration(error) => (error, ExitCode::from(USAGE)),
+            Self::Failed(error) => (error, ExitCode::FAILURE),
+        };
+        let hint = hint(error).map(|hint| format!("; {hint}")).unwrap_or_default();
+        // Nobody is left to tell if standard error is closed.
+        let _unheard = writeln!(io::stderr().lock(), "watchfire: {error:#}{hint}");
+        code
     }
 }
 
@@ -48,14 +53,6 @@ pub(crate) fn say(text: &str) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
-}
-
-/// Tells a person why a command failed, and what to try.
-pub(crate) fn complain(failure: &Failure) {
-    let (Failure::Configuration(error) | Failure::Failed(error)) = failure;
-    let hint = hint(error).map(|hint| format!("; {hint}")).unwrap_or_default();
-    // Nobody is left to tell if standard error is closed.
-    let _unheard = writeln!(io::stderr().lock(), "watchfire: {error:#}{hint}");
 }
 
 /// What the first cause that knows says can be done about it.

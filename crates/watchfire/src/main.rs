@@ -13,23 +13,16 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use cli::{Cli, Command};
-use failure::{Failure, complain, say};
+use failure::{Failure, say};
 
-/// A sentinel makes and drops a few dozen small strings per event, half of its time with the system's allocator.
+/// A sentinel makes and drops a few dozen small strings per event, a third of its time with the system's allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => return failure::usage(&error),
-    };
-    match run(cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            complain(&failure);
-            failure.exit_code()
-        }
+    match Cli::try_parse() {
+        Ok(cli) => run(cli.command).map_or_else(|failure| failure.complain(), |()| ExitCode::SUCCESS),
+        Err(error) => failure::usage(&error),
     }
 }
 
