@@ -106,6 +106,14 @@ async fn a_page_is_asked_for_by_key_with_the_selector() {
 type Log = Arc<Mutex<Vec<HashMap<String, String>>>>;
 type Answer = Arc<dyn Fn(&HashMap<String, String>) -> Result<Value, u16> + Send + Sync>;
 
+/// The number of the first item of a page that is asked for by key.
+fn after(query: &HashMap<String, String>) -> usize {
+    query.get("search").map_or(0, |search| {
+        let id = search.trim_start_matches("id > 'r-").trim_end_matches('\'');
+        id.parse::<usize>().unwrap() + 1
+    })
+}
+
 /// A server that pages in a way of its own, with numbered items.
 async fn odd_server(
     answer: impl Fn(&HashMap<String, String>) -> Result<Value, u16> + Send + Sync + 'static,
@@ -179,10 +187,7 @@ async fn a_server_that_finds_nothing_by_id_and_counts_more_is_paged_by_offset() 
 async fn a_server_whose_pages_by_id_go_in_circles_ends() {
     // After the third page comes the second again, for ever.
     let (url, log, _running) = odd_server(|query| {
-        let after = query.get("search").map_or(0, |search| {
-            let id = search.trim_start_matches("id > 'r-").trim_end_matches('\'');
-            id.parse::<usize>().unwrap() + 1
-        });
+        let after = after(query);
         let from = if after >= 300 { 100 } else { after };
         Ok(json!({"items": items(from..from + 100)}))
     })
@@ -215,10 +220,7 @@ async fn a_server_that_ignores_every_parameter_ends() {
 async fn a_server_that_serves_fewer_than_asked_is_read_to_its_end() {
     // By key, 20 at a time whatever is asked, with the count of what is left.
     let (url, _, _running) = odd_server(|query| {
-        let after = query.get("search").map_or(0, |search| {
-            let id = search.trim_start_matches("id > 'r-").trim_end_matches('\'');
-            id.parse::<usize>().unwrap() + 1
-        });
+        let after = after(query);
         Ok(json!({"items": items(after..(after + 20).min(95)), "total": 95 - after.min(95)}))
     })
     .await;
