@@ -45,6 +45,10 @@ enum Command {
     Ceiling(ceiling::Args),
 }
 
+/// As in the binary: a ceiling that allocates slower would be a low one.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> anyhow::Result<()> {
     watchfire_runtime::install_crypto_provider();
     let runtime = tokio::runtime::Runtime::new()?;
