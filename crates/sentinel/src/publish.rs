@@ -208,3 +208,60 @@ async fn fill(due: &mut mpsc::Receiver<Due>, window: &mut Vec<Due>) -> bool {
     timeout(LINGER, gathering).await.ok();
     true
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::value::RawValue;
+    use tokio::time::Instant;
+    use watchfire_delivery::event::Attributes;
+
+    use super::*;
+    use crate::decision::Reason;
+
+    fn due(id: usize) -> Due {
+        let attributes = Attributes {
+            id: id.to_string(),
+            source: "test".to_owned(),
+            ty: "test".to_owned(),
+            subject: None,
+            time: None,
+            extensions: Vec::new(),
+        };
+        let about = About { reason: Reason::MaxAgeReady, id: id.to_string(), generation: None };
+        Due { event: CloudEvent::new(attributes, RawValue::NULL.to_owned()), about }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_window_waits_for_more_but_not_for_long() {
+        let (sender, mut receiver) = mpsc::channel(2 * WINDOW);
+        let mut window = Vec::new();
+        let later = async {
+            sender.send(due(0)).await.unwrap();
+            sleep(LINGER / 2).await;
+            sender.send(due(1)).await.unwrap();
+            sleep(LINGER).await;
+            sender.send(due(2)).await.unwrap();
+        };
+        let begun = Instant::now();
+        let gathered = async {
+            assert!(fill(&mut receiver, &mut window).await);
+            (std::mem::take(&mut window).len(), begun.elapsed())
+        };
+        let ((), (gathered, took)) = tokio::join!(later, gathered);
+        assert_eq!(gathered, 2);
+        assert!((LINGER..2 * LINGER).contains(&took), "{took:?}");
+
+        // A full one and the last one wait for nothing.
+        for id in 0..WINDOW {
+            sender.send(due(id)).await.unwrap();
+        }
+        drop(sender);
+        let begun = Instant::now();
+        for size in [WINDOW, 1] {
+            assert!(fill(&mut receiver, &mut window).await);
+            assert_eq!(std::mem::take(&mut window).len(), size);
+        }
+        assert!(!fill(&mut receiver, &mut window).await);
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+    }
+}

@@ -200,3 +200,30 @@ async fn without_any_task_the_process_waits_for_a_signal() {
         () = signal => {}
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_panic_of_a_part_is_that_of_its_task() {
+    let mut tasks = Tasks::new();
+    tasks.essential("poll", async {
+        beside(async {
+            if true {
+                panic!("index 7")
+            }
+        })
+        .await;
+        Ok::<_, Infallible>(())
+    });
+    let error = run(tasks).await.unwrap_err();
+    assert!(matches!(&error, TaskError::Panicked { task: "poll", message } if message == "index 7"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_part_ends_with_whoever_waits_for_it() {
+    let (alive, mut dropped) = mpsc::channel::<()>(1);
+    let part = beside(async move {
+        let _alive = alive;
+        pending::<()>().await;
+    });
+    assert!(timeout_at(Instant::now() + GRACE, part).await.is_err());
+    assert_eq!(timeout_at(Instant::now() + GRACE, dropped.recv()).await, Ok(None));
+}
