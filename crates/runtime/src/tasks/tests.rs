@@ -204,15 +204,7 @@ async fn without_any_task_the_process_waits_for_a_signal() {
 #[tokio::test(start_paused = true)]
 async fn the_panic_of_a_part_is_that_of_its_task() {
     let mut tasks = Tasks::new();
-    tasks.essential("poll", async {
-        beside(async {
-            if true {
-                panic!("index 7")
-            }
-        })
-        .await;
-        Ok::<_, Infallible>(())
-    });
+    tasks.essential("poll", beside(async { if true { panic!("index 7") } else { Ok::<_, Infallible>(()) } }));
     let error = run(tasks).await.unwrap_err();
     assert!(matches!(&error, TaskError::Panicked { task: "poll", message } if message == "index 7"), "{error}");
 }
