@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use super::arithmetic::{self, negate};
 use super::functions::{self, Function, no_overload};
 use super::tree::{Binary, Each, Node, Op, What};
-use super::value::{self, BYTES_PER_UNIT, NoOrder, Record, Text, Value};
+use super::value::{self, BYTES_PER_UNIT, NoOrder, Record, Text, Type, Value};
 use super::{Facts, MAX_WORK};
 
 /// What an evaluation can fail of.
@@ -90,9 +90,9 @@ impl<'v> Run<'v> {
             Op::Now => Ok(Value::Timestamp(self.facts.now)),
             Op::Reason => Ok(Value::text(self.reason)),
             Op::Slot(slot) => Ok(self.slots.get(*slot).cloned().unwrap_or(Value::Null)),
-            Op::Select(of, name) => self.select(of, name)?.ok_or_else(|| stop(missing(name))),
+            Op::Select(of, name) => self.select(of, name),
             Op::HasField(name) => Ok(Value::Bool(self.facts.resource.get(name).is_some())),
-            Op::Has(of, name) => Ok(Value::Bool(self.select(of, name)?.is_some())),
+            Op::Has(of, name) => self.has(of, name),
             Op::Index(nodes) => {
                 let (of, key) = (self.eval(&nodes[0])?, self.eval(&nodes[1])?);
                 self.charge(of.search_cost()).map_err(stop)?;
@@ -132,15 +132,22 @@ impl<'v> Run<'v> {
         nodes.iter().map(|node| self.eval(node)).collect()
     }
 
-    /// A field of a map; an error for what has no fields.
-    fn select(&mut self, of: &'v Node, name: &'v str) -> Result<Option<Value<'v>>, Stop> {
+    /// A map's field of that name, which has to be there.
+    fn select(&mut self, of: &'v Node, name: &'v str) -> Outcome<'v> {
         let value = self.eval(of)?;
         let stop = |trouble| Stop { at: of.at, trouble };
         self.charge(value.search_cost()).map_err(stop)?;
         match value.kind() {
-            value::Type::Map => Ok(value.get(&Value::text(name))),
+            Type::Map => value.get(&Value::text(name)).ok_or_else(|| stop(missing(name))),
             kind => Err(stop(Trouble::new(Kind::WrongType, format!("{kind} has no field {name:?}")))),
         }
+    }
+
+    /// Whether there is such a field: what is no map has none.
+    fn has(&mut self, of: &'v Node, name: &'v str) -> Outcome<'v> {
+        let value = self.eval(of)?;
+        self.charge(value.search_cost()).map_err(|trouble| Stop { at: of.at, trouble })?;
+        Ok(Value::Bool(value.get(&Value::text(name)).is_some()))
     }
 
     /// `&&` and `||` in any order: a part that fails does not matter where another one decides.
@@ -169,10 +176,10 @@ impl<'v> Run<'v> {
                 return Err(stop(no_overload("a key of a map", &[key])));
             }
             self.charge(made.len()).map_err(stop)?;
-            if made.iter().any(|(known, _)| value::same_key(known, &key)) {
-                return Err(stop(functions::invalid("a key stands twice")));
-            }
-            made.push((key, self.eval(value)?));
+            let value = self.eval(value)?;
+            // The last of equal keys counts, as in Go.
+            made.retain(|(known, _)| !value::same_key(known, &key));
+            made.push((key, value));
         }
         Ok(Value::Map(made.into()))
     }
@@ -208,9 +215,7 @@ impl<'v> Run<'v> {
             Binary::In => self.contains(left, right)?.map(Value::Bool).ok_or_else(refused),
             Binary::Add => match (left, right) {
                 (Value::Text(left), Value::Text(right)) => self.concat(left, right),
-                (left, right) if left.kind() == value::Type::List && right.kind() == value::Type::List => {
-                    self.append(left, right)
-                }
+                (left, right) if left.kind() == Type::List && right.kind() == Type::List => self.append(left, right),
                 _ => arithmetic::binary(operator, left, right),
             },
             Binary::Subtract | Binary::Multiply | Binary::Divide | Binary::Remainder => {
@@ -222,11 +227,11 @@ impl<'v> Run<'v> {
     /// `x in list` and `key in map`; `None` where there is nothing to be in.
     fn contains(&mut self, wanted: &Value<'v>, of: &Value<'v>) -> Result<Option<bool>, Trouble> {
         match of.kind() {
-            value::Type::Map => {
+            Type::Map => {
                 self.charge(of.search_cost())?;
                 Ok(Some(of.get(wanted).is_some()))
             }
-            value::Type::List => {
+            Type::List => {
                 for item in of.items() {
                     if value::equal(wanted, &item, &mut |work| self.charge(work))? {
                         return Ok(Some(true));
@@ -307,7 +312,7 @@ fn missing(name: &str) -> Trouble {
 
 fn index<'v>(of: &Value<'v>, key: &Value<'v>) -> Result<Value<'v>, Trouble> {
     match of.kind() {
-        value::Type::Map => match key {
+        Type::Map => match key {
             Value::Text(name) => of.get(key).ok_or_else(|| missing(name.as_str())),
             Value::Double(number) => {
                 let whole = value::exact_integer(*number).map(Value::Int);
@@ -315,7 +320,7 @@ fn index<'v>(of: &Value<'v>, key: &Value<'v>) -> Result<Value<'v>, Trouble> {
             }
             _ => of.get(key).ok_or_else(|| missing("that key")),
         },
-        value::Type::List => {
+        Type::List => {
             let whole = match key {
                 Value::Int(index) => Some(*index),
                 Value::Uint(index) => Some(i64::try_from(*index).unwrap_or(i64::MAX)),

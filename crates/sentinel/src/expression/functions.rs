@@ -187,7 +187,7 @@ fn string(value: &Value<'_>) -> Option<String> {
     })
 }
 
-/// The shortest digits that read back the same; an exponent outside of 1e-4..1e21, as Go's `%g` of a double.
+/// The shortest digits that read back the same; an exponent outside of 1e-4..1e6, as Go's `%g` of a double.
 pub(super) fn double(value: f64) -> String {
     if value.is_nan() {
         return "NaN".to_owned();
@@ -198,7 +198,7 @@ pub(super) fn double(value: f64) -> String {
     let scientific = format!("{value:e}");
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
-    if (-4..21).contains(&exponent) { format!("{value}") } else { format!("{mantissa}e{exponent:+03}") }
+    if (-4..6).contains(&exponent) { format!("{value}") } else { format!("{mantissa}e{exponent:+03}") }
 }
 
 /// The part before the point; `None` for what is no number.

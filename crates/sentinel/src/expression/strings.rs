@@ -72,8 +72,11 @@ fn to_index(text: &str, at: i64) -> Option<usize> {
     text.char_indices().map(|(index, _)| index).chain([text.len()]).nth(at)
 }
 
+fn out_of_range(at: i64) -> Trouble {
+    Trouble::new(Kind::OutOfRange, format!("{at} is not a position in the text"))
+}
+
 fn range(text: &str, from: i64, to: Option<i64>) -> Result<std::ops::Range<usize>, Trouble> {
-    let out_of_range = |at: i64| Trouble::new(Kind::OutOfRange, format!("{at} is not a position in the text"));
     let start = to_index(text, from).ok_or_else(|| out_of_range(from))?;
     let end = to.map_or(Ok(text.len()), |to| to_index(text, to).ok_or_else(|| out_of_range(to)))?;
     if start > end {
@@ -89,22 +92,24 @@ fn position(function: Function, text: &str, part: &str, rest: &[Value<'_>]) -> O
         [Value::Int(from)] => Some(*from),
         _ => return None,
     };
-    let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
-    if let Some(from) = from
-        && !(0..=length).contains(&from)
-        && !(part.is_empty() && function == Function::LastIndexOf && from > length)
-    {
-        return Some(Err(Trouble::new(Kind::OutOfRange, format!("{from} is not a position in the text"))));
+    if let Some(from) = from.filter(|_| part.is_empty()) {
+        return Some(Ok(Value::Int(from)));
     }
-    let at = from.map(|from| to_index(text, from.min(length)).unwrap_or(text.len()));
-    let found = if function == Function::IndexOf {
-        let start = at.unwrap_or(0);
-        text.get(start..).and_then(|rest| rest.find(part)).map(|index| start + index)
-    } else {
+    if let Some(from) = from.filter(|from| *from < 0) {
+        return Some(Err(out_of_range(from)));
+    }
+    let at = from.map(|from| to_index(text, from).unwrap_or(text.len()));
+    let found = match function {
+        _ if at == Some(text.len()) && !text.is_empty() => None,
+        Function::IndexOf => {
+            text.get(at.unwrap_or(0)..).and_then(|rest| rest.find(part)).map(|index| at.unwrap_or(0) + index)
+        }
         // The last one that begins at the position, or before it.
-        let end = at.map_or(text.len(), |at| (at + part.len()).min(text.len()));
-        let end = (end..=text.len()).find(|end| text.is_char_boundary(*end)).unwrap_or(text.len());
-        text.get(..end).and_then(|rest| rest.rfind(part)).filter(|index| at.is_none_or(|at| *index <= at))
+        _ => {
+            let end = at.map_or(text.len(), |at| (at + part.len()).min(text.len()));
+            let end = (end..=text.len()).find(|end| text.is_char_boundary(*end)).unwrap_or(text.len());
+            text.get(..end).and_then(|rest| rest.rfind(part)).filter(|index| at.is_none_or(|at| *index <= at))
+        }
     };
     let characters = |index: usize| int(text.get(..index).map_or(0, |before| before.chars().count()));
     Some(Ok(found.map_or(Value::Int(-1), characters)))

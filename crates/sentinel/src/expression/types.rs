@@ -180,6 +180,7 @@ pub(super) fn binary(operator: Binary, left: Known, right: Known) -> Result<Know
             Ok(Some(first).filter(|first| results.all(|other| other == *first)))
         }
         Binary::Equal | Binary::Unequal => match (left, right) {
+            (Some(Type::Null), _) | (_, Some(Type::Null)) => Ok(Some(Type::Bool)),
             (Some(left), Some(right)) if left != right && !(is_number(left) && is_number(right)) => {
                 Err(format!("{left} is never equal to {right}"))
             }
