@@ -7,6 +7,7 @@ pub mod api;
 pub mod config;
 pub mod decision;
 pub mod event;
+pub mod expression;
 pub mod inflight;
 pub mod metrics;
 pub mod page;

@@ -4,6 +4,7 @@
 
 mod api;
 mod cycle;
+mod expression_go;
 mod families;
 mod far;
 mod feedback;

@@ -1,0 +1,301 @@
+//! What the other tests build on, and what an expression may not do.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::*;
+use crate::decision::MaxAge;
+use crate::resource::Resource;
+
+const NOW: &str = "2026-07-01T12:00:00Z";
+
+fn resource() -> Json {
+    json!({
+        "id": "r1", "kind": "Cluster", "href": "/clusters/r1", "generation": 3, "created_time": "2026-07-01T10:00:00Z",
+        "labels": {"region": "us-east", "a-b": "x"},
+        "spec": {"nodes": 3, "list": [1, 2, 3], "nested": {"deep": [{"x": "y"}]}, "empty": null},
+        "status": {"conditions": [
+            {"type": "Reconciled", "status": "False", "observed_generation": 3, "last_updated_time": "2026-07-01T11:00:00Z"},
+            {"type": "DnsSuccessful", "status": "True", "observed_generation": 2},
+        ]},
+    })
+}
+
+fn with<T>(resource: &Json, work: impl FnOnce(Facts<'_>) -> T) -> T {
+    let text = resource.to_string();
+    let view = Resource::parse(&text).unwrap();
+    work(Facts { resource, view: &view, now: NOW.parse().unwrap() })
+}
+
+/// The value of a field's source over [`resource`].
+fn value(source: &str) -> Result<Json, String> {
+    let field = Field::compile(source)
+        .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join(" / "))?;
+    with(&resource(), |facts| {
+        let value = field.evaluate(facts, "why").map_err(|failure| format!("{} {failure}", failure.kind.as_str()))?;
+        Ok(value.map_or(Json::Null, |value| serde_json::to_value(&value).unwrap()))
+    })
+}
+
+#[test]
+fn values() {
+    for (source, wanted) in [
+        ("resource.id", json!("r1")),
+        ("resource.name", json!("")),
+        ("resource.generation + 1", json!(4)),
+        ("resource.spec.nodes == 3", json!(true)),
+        ("resource.spec.nodes", json!(3)),
+        ("resource.spec", resource()["spec"].clone()),
+        ("has(resource.spec.nope)", json!(false)),
+        ("has(resource.deleted_time)", json!(false)),
+        ("resource.labels['a-b']", json!("x")),
+        ("resource['labels']['a-b']", json!("x")),
+        ("now - timestamp(resource.created_time) > duration('30m')", json!(true)),
+        ("condition('Reconciled').status", json!("False")),
+        ("condition('None').observed_generation", json!(0)),
+        ("condition('None').message", json!("")),
+        ("summary().observed_generation", json!(2)),
+        ("summary().last_updated_time", json!("2026-07-01T11:00:00Z")),
+        ("reason", json!("why")),
+        ("resource.spec.list.map(x, x * 2.0)", json!([2, 4, 6])),
+        ("resource.spec.list.filter(x, x > 1)", json!([2, 3])),
+        ("resource.spec.list.map(x, x > 1, string(x))", json!(["2", "3"])),
+        ("resource.spec.list.exists_one(x, x > 2)", json!(true)),
+        ("resource.spec.list.all(x, x > 0) && resource.spec.list.exists(x, x == 2)", json!(true)),
+        ("resource.labels.exists(k, k == 'region')", json!(true)),
+        ("'us-east-1'.split('-').map(x, x.upperAscii()).join('_')", json!("US_EAST_1")),
+        ("resource.spec.nope || true", json!(true)),
+        ("{'a': [1, 'x'], 'b': {'c': now}}", json!({"a": [1, "x"], "b": {"c": NOW}})),
+        ("resource.spec.empty", Json::Null),
+        ("type(resource.spec.nodes) == double && type(resource.generation) == int", json!(true)),
+    ] {
+        assert_eq!(value(source), Ok(wanted), "{source}");
+    }
+}
+
+/// What a source fails of, where it is accepted at first.
+#[test]
+fn failures_name_kind_and_place() {
+    for (source, wanted) in [
+        ("resource.spec.nope", "missing line 1, column 1: there is no \"nope\""),
+        ("resource.spec.nodes + 1", "wrong_type line 1, column 1: + cannot take double and int"),
+        ("1 +\n resource.spec", "wrong_type line 1, column 1: + cannot take int and map"),
+        ("resource.spec.list[7]", "out_of_range line 1, column 1: 7 is not a position in the list"),
+        ("resource.id.charAt(9)", "out_of_range line 1, column 1: 9 is not a position in the text"),
+        ("timestamp(resource.id)", "invalid_argument line 1, column 1: \"r1\" is no timestamp"),
+        ("9223372036854775807 + resource.generation", "overflow line 1, column 1: + goes beyond what can be held"),
+        ("1 / (resource.generation - 3)", "overflow line 1, column 1: a division by zero"),
+        ("resource.id.matches(resource.id + '(')", "invalid_argument line 1, column 1: matches: unclosed group"),
+        ("resource.spec ? 1 : 2", "wrong_type line 1, column 1: ?: cannot take map"),
+        ("resource.spec.list.exists(x, x.y == 1)", "wrong_type line 1, column 30: double has no field \"y\""),
+        ("resource.labels.region && resource.generation == 3", "wrong_type line 1, column 1: && cannot take string"),
+    ] {
+        assert_eq!(value(source), Err(wanted.to_owned()), "{source}");
+    }
+}
+
+fn problems(params: &[(&str, &str)], result: &str) -> Vec<String> {
+    let params: Vec<_> = params.iter().map(|(name, source)| ((*name).to_owned(), (*source).to_owned())).collect();
+    match Expression::compile(&params, result) {
+        Ok(_) => Vec::new(),
+        Err(problems) => problems.iter().map(|problem| format!("{}: {problem}", problem.part.key())).collect(),
+    }
+}
+
+#[test]
+fn what_can_only_fail_is_refused_with_what_to_try() {
+    for (source, wanted) in [
+        ("1 + 'a' == 2", "+ cannot take int and string; convert one of them"),
+        ("nope", "nope is not known; there are resource, now, condition(), summary()"),
+        ("reason == ''", "reason is not known"),
+        ("nope()", "nope is not known"),
+        ("resource.id.nope()", "nope is not known"),
+        ("1", "the result is int, not true or false"),
+        ("resource.id + 'x'", "the result is string, not true or false"),
+        ("duration('1x') > duration('1s')", "\"1x\" is no duration; as it is written, it fails on every resource"),
+        ("now > timestamp('yesterday')", "\"yesterday\" is no timestamp"),
+        ("now == '2026-07-01T12:00:00Z'", "timestamp is never equal to string"),
+        ("condition('Reconciled').stauts == 'True'", "there is no field stauts; there are status, observed_generation"),
+        ("summary().phase == 'True'", "there is no field phase; there are generation"),
+        ("resource.id.matches('(')", "no regular expression: unclosed group"),
+        ("resource.id.matches('(a{500}){500}')", "no regular expression: it compiles to more than 64 KiB"),
+        ("size(b'a') == 1", "bytes are not supported"),
+        ("resource.id && true", "a part of && is string, not true or false"),
+        ("resource.id.split(',', 1, 2) == []", "split takes 1 to 2 arguments"),
+        ("split(resource.id, ',') == []", "split is a method: write x.split(..)"),
+        ("resource.id.int() == 1", "int is no method: write int(..)"),
+        ("resource.?id == 1", "optional values are not supported"),
+        ("cel.bind(x, 1, x) == 1", "is not known"),
+        ("'%d'.format([1]) == ''", "format is not known"),
+        ("resource.a.exists(x, x.b.exists(y, y.exists(z, z)))", "macros nest deeper than 2"),
+        ("1 +", "unexpected end of input"),
+        (" ", "it is empty"),
+    ] {
+        let found = problems(&[], source);
+        assert!(found.len() == 1 && found[0].contains(wanted), "{source}: {found:?}");
+    }
+}
+
+#[test]
+fn a_param_is_known_after_it_and_only_then() {
+    assert_eq!(problems(&[("a", "1"), ("b", "a + 1")], "b == 2"), [""; 0]);
+    assert_eq!(
+        problems(&[("b", "a + 1"), ("a", "1")], "b == 2"),
+        [
+            "params.0.expr: param b, line 1, column 1: param a is not known yet; params see only those before them: move it further up"
+        ]
+    );
+    assert_eq!(problems(&[("a", "a")], "a").len(), 1);
+}
+
+#[test]
+fn every_problem_of_every_part_is_told() {
+    let found = problems(&[("a", "nope"), ("b", "a + 1 > 2"), ("c", "")], "a + 'x'");
+    let keys: Vec<_> = found.iter().map(|problem| problem.split(':').next().unwrap()).collect();
+    assert_eq!(keys, ["params.0.expr", "params.2.expr", "result"], "{found:?}");
+}
+
+#[test]
+fn a_name_must_be_one_and_free() {
+    for name in ["", "1a", "a-b", "resource", "now", "in", "ä"] {
+        assert_eq!(problems(&[(name, "1")], "true").len(), 1, "{name}");
+    }
+    assert_eq!(
+        problems(&[("a", "1"), ("a", "2")], "true"),
+        ["params.1.expr: param a, line 1, column 1: a stands twice; choose another name: letters, digits and _"]
+    );
+    // A function's name is free, and so is the name of a type.
+    assert_eq!(problems(&[("condition", "1"), ("size", "2"), ("int", "3")], "condition + size + int == 6"), [""; 0]);
+    let many: Vec<_> = (0..101).map(|at| (format!("p{at}"), "1".to_owned())).collect();
+    assert!(Expression::compile(&many, "true").is_err());
+}
+
+/// However it is written, it is refused or compiled, quickly, and the process lives.
+#[test]
+fn what_nests_or_grows_without_end_is_refused() {
+    let repeat = |what: &str, times: usize| what.repeat(times);
+    for source in [
+        format!("{}1{} == 1", repeat("(", 5_000), repeat(")", 5_000)),
+        format!("{}1{} == 1", repeat("(", 100), repeat(")", 100)),
+        format!("{}1{} == [1]", repeat("[", 100), repeat("]", 100)),
+        format!("1{} == 1", repeat(" + 1", 2_000)),
+        format!("1{} == 1", repeat("+1", 2_000)),
+        format!("{}true", repeat("!", 4_000)),
+        format!("{}true", repeat("! ", 2_000)),
+        format!("{}1 == 1", repeat("- ", 2_000)),
+        format!("{}true", repeat("true?false:", 370)),
+        format!("{}true", repeat("true||false&&", 300)),
+        format!("resource{} == 1", repeat(".a", 2_000)),
+        format!("resource{} == 1", repeat("[0]", 1_300)),
+        format!("resource{}", repeat(".map(a,a)", 400)),
+        format!("resource{}", repeat(".f()", 900)),
+        format!("[{}] == []", repeat("1,", 101)),
+        format!("{{{}1:1}} == {{}}", (0..200).map(|at| at.to_string()).collect::<Vec<_>>().join(":1,") + ":1,"),
+        format!("'{}' == ''", repeat("x", 5_000)),
+        repeat("\"", 4_000),
+        repeat("x.", 2_000),
+        format!("{}1", repeat("1<", 2_000)),
+        format!("{}1", repeat("1==", 1_300)),
+        format!("{}1{}", repeat("resource.map(a,", 60), repeat(")", 60)),
+        format!("{}1{}", repeat("resource.f(", 60), repeat(")", 60)),
+        format!("{}1{}", repeat("{1:", 60), repeat("}", 60)),
+    ] {
+        let begun = Instant::now();
+        let shown: String = source.chars().take(40).collect();
+        let found = problems(&[], &source);
+        assert!(begun.elapsed() < Duration::from_secs(10), "{shown}: {:?}", begun.elapsed());
+        let longer = shown.starts_with("true||");
+        assert_eq!(found.is_empty(), longer, "{shown}: {found:?}");
+    }
+}
+
+/// What is accepted may still be run over a resource of any size.
+#[test]
+fn what_would_take_for_ever_or_a_gigabyte_ends() {
+    let list: Vec<_> = (0..3_000).map(|at| json!({"name": format!("node-{at}"), "n": at})).collect();
+    let big = json!({"id": "r", "spec": {"list": list, "text": "a".repeat(1_000_000)}});
+    let doubled = (0..40).map(|at| (format!("t{}", at + 1), format!("t{at} + t{at}")));
+    let doubled: Vec<_> = std::iter::once(("t0".to_owned(), "'x'".to_owned())).chain(doubled).collect();
+    let replaced = (0..40).map(|at| (format!("t{}", at + 1), format!("t{at}.replace('', t{at})")));
+    let replaced: Vec<_> = std::iter::once(("t0".to_owned(), "'xyz'".to_owned())).chain(replaced).collect();
+    let lists = (0..40).map(|at| (format!("t{}", at + 1), format!("t{at} + t{at}")));
+    let lists: Vec<_> = std::iter::once(("t0".to_owned(), "[1]".to_owned())).chain(lists).collect();
+    let nested = (0..40).map(|at| (format!("t{}", at + 1), format!("[t{at}, t{at}]")));
+    let nested: Vec<_> = std::iter::once(("t0".to_owned(), "[1]".to_owned())).chain(nested).collect();
+    let l = "resource.spec.list";
+    for (params, result) in [
+        (doubled, "t40 == ''".to_owned()),
+        (replaced, "t40 == ''".to_owned()),
+        (lists, "t40 == []".to_owned()),
+        (nested, "t40 == [t39, t39]".to_owned()),
+        (Vec::new(), format!("{l}.all(a, {l}.all(b, a.n >= b.n || a.n < b.n))")),
+        (Vec::new(), format!("{l}.map(a, {l}.map(b, b)).size() == 0")),
+        (Vec::new(), format!("{l}.map(a, {l} + {l}).size() == 0")),
+        (Vec::new(), format!("{l}.exists(a, {l} == {l}.filter(b, true) && false)")),
+        (Vec::new(), "resource.spec.text.matches('(a|aa|aaa)*b')".to_owned()),
+        (Vec::new(), format!("{l}.all(a, resource.spec.text.matches('(a*)*b' + a.name) == false)")),
+        (Vec::new(), format!("{l}.all(a, a.name.matches(a.name + '.*[a-z]{{1,50}}') == false)")),
+        (Vec::new(), "resource.spec.text.split('').size() == 0".to_owned()),
+        (Vec::new(), format!("{l}.map(a, resource.spec.text.split('a')).size() == 0")),
+        (Vec::new(), format!("{l}.map(a, resource.spec.text.lowerAscii()).join('') == ''")),
+        (Vec::new(), format!("{l}.all(a, resource.spec.text.contains('b') == false)")),
+        (Vec::new(), format!("{l}.all(a, resource.spec.text.lastIndexOf('aab') == -1)")),
+    ] {
+        let expression = Expression::compile(&params, &result).unwrap_or_else(|problems| panic!("{problems:?}"));
+        let begun = Instant::now();
+        let failure = with(&big, |facts| expression.evaluate(facts)).unwrap_err();
+        assert_eq!(failure.kind, Kind::TooExpensive, "{result}: {failure}");
+        assert!(begun.elapsed() < Duration::from_secs(5), "{result}: {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn only_the_fields_that_are_read_are_named() {
+    let fields = |params: &[(&str, &str)], result: &str| {
+        let params: Vec<_> = params.iter().map(|(name, source)| ((*name).to_owned(), (*source).to_owned())).collect();
+        let fields = Expression::compile(&params, result).unwrap().top_level_fields();
+        fields.map(|fields| fields.into_iter().collect::<Vec<_>>().join(" "))
+    };
+    assert_eq!(
+        fields(&[("a", "resource.spec.x == 1")], "a || condition('b').status == ''"),
+        Some("spec status".into())
+    );
+    assert_eq!(fields(&[], "has(resource.labels) && resource['href'] == ''"), Some("href labels".into()));
+    assert_eq!(fields(&[], "resource.list.all(resource, resource.x == 1)"), Some("list".into()));
+    assert_eq!(fields(&[], "resource.all(k, k != '')"), None);
+    assert_eq!(fields(&[], "summary().ready"), Some(String::new()));
+}
+
+#[test]
+fn explaining_shows_each_param_up_to_the_one_that_fails() {
+    let params = [("a", "[1, 2]"), ("b", "resource.nope"), ("c", "true")];
+    let params = params.map(|(name, source)| (name.to_owned(), source.to_owned()));
+    let expression = Expression::compile(&params, "c").unwrap();
+    with(&resource(), |facts| {
+        let explained = expression.explain(facts);
+        assert_eq!(explained.params.len(), 2);
+        assert_eq!(explained.params[0], ("a", "[1, 2]", Ok(json!([1, 2]))));
+        let failure = explained.params[1].2.clone().unwrap_err();
+        assert_eq!(failure.to_string(), "param b, line 1, column 1: there is no \"nope\"");
+        assert_eq!(explained.result, Err(failure.clone()));
+        assert_eq!(expression.evaluate(facts), Err(failure));
+    });
+}
+
+#[test]
+fn every_kind_has_a_label_and_a_hint() {
+    for (at, kind) in Kind::ALL.into_iter().enumerate() {
+        assert_eq!(kind as usize, at);
+        assert!(!kind.as_str().is_empty() && !kind.hint().is_empty());
+    }
+}
+
+#[test]
+fn the_built_in_decision_compiles_and_reads_nothing_but_the_summary() {
+    let max_age = MaxAge { ready: Duration::from_millis(1_800_500), not_ready: Duration::from_secs(10) };
+    let expression = Expression::built_in(&max_age).unwrap();
+    assert_eq!(expression.top_level_fields(), Some(BTreeSet::new()));
+    assert_eq!(expression.params.len(), 7);
+    with(&resource(), |facts| assert_eq!(expression.evaluate(facts), Ok(true)));
+}
