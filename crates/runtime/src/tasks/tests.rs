@@ -204,6 +204,15 @@ async fn without_any_task_the_process_waits_for_a_signal() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_part_is_at_work_beside_its_task_before_anybody_waits_for_it() {
+    let (sender, mut begun) = mpsc::channel(1);
+    let part = beside(async move { sender.send(tokio::task::try_id()).await });
+    let of_part = timeout(GRACE, begun.recv()).await.expect("it begins").unwrap();
+    assert_ne!(of_part, tokio::task::try_id());
+    part.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_panic_of_a_part_is_that_of_its_task() {
     let mut tasks = Tasks::new();
     tasks.essential("poll", beside(async { if true { panic!("index 7") } else { Ok::<_, Infallible>(()) } }));
