@@ -54,7 +54,7 @@ pub struct Sentinel {
     in_flight: Arc<Mutex<InFlight>>,
     metrics: Metrics,
     api_state: Dependency,
-    broker_state: Arc<Dependency>,
+    broker_state: Dependency,
     heartbeat: Arc<Heartbeat>,
     /// What of a resource the payload reads; nothing means all of it.
     payload_fields: Option<BTreeSet<String>>,
@@ -110,7 +110,7 @@ impl Sentinel {
             in_flight,
             metrics,
             api_state: health.dependency("hyperfleet_api"),
-            broker_state: Arc::new(health.dependency("broker")),
+            broker_state: health.dependency("broker"),
             heartbeat: Arc::new(health.heartbeat("sentinel_poll", MAX_SILENCE)),
             payload_fields: config.payload.top_level_fields(),
             notices: Notices::default(),
@@ -155,7 +155,7 @@ impl Sentinel {
         let (sender, due) = mpsc::channel(WINDOW);
         let confirmations = beside({
             let (publisher, in_flight, token) = (self.publisher.clone(), Arc::clone(&self.in_flight), token.clone());
-            let (broker, heartbeat) = (Arc::clone(&self.broker_state), Arc::clone(&self.heartbeat));
+            let (broker, heartbeat) = (self.broker_state.clone(), Arc::clone(&self.heartbeat));
             let confirmed = move |about: &About, at| {
                 let ours = Published { generation: about.generation, at };
                 in_flight.lock().unwrap_or_else(PoisonError::into_inner).confirm(&about.id, ours);

@@ -17,7 +17,7 @@ use tracing::{debug, error, info, info_span, trace, warn};
 use super::*;
 
 #[derive(Clone, Default)]
-struct Capture(Arc<Mutex<Vec<u8>>>);
+pub(super) struct Capture(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Capture {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -31,76 +31,32 @@ impl Write for Capture {
 }
 
 impl Capture {
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 
-    fn lines(&self) -> Vec<Value> {
+    pub(super) fn lines(&self) -> Vec<Value> {
         self.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 }
 
-fn config(level: &str, format: LogFormat) -> LogConfig {
+pub(super) fn config(level: &str, format: LogFormat) -> LogConfig {
     LogConfig { component: "sentinel".to_owned(), version: "1.2.3".to_owned(), level: level.to_owned(), format }
 }
 
 /// Sets up telemetry for this thread and runs `log` under it.
-fn logged<const N: usize>(level: &str, format: LogFormat, env: [(&str, &str); N], log: impl FnOnce()) -> Capture {
+pub(super) fn logged<const N: usize>(
+    level: &str,
+    format: LogFormat,
+    env: [(&str, &str); N],
+    log: impl FnOnce(),
+) -> Capture {
     let capture = Capture::default();
     let writer = capture.clone();
     let env = env.into_iter().chain([("HOSTNAME", "pod-7")]).collect();
     let (_telemetry, dispatch, _) = Telemetry::build(&config(level, format), &env, move || writer.clone()).unwrap();
     tracing::dispatcher::with_default(&dispatch, log);
     capture
-}
-
-#[test]
-fn a_json_line_is_flat_and_carries_the_fields_of_its_spans() {
-    let capture = logged("info", LogFormat::Json, [], || {
-        let _cycle = info_span!("cycle", cycle = 7, topic = "outer").entered();
-        let _resource = info_span!("resource", topic = "clusters").entered();
-        let cause = io::Error::other("refused");
-        warn!(error = %cause, attempt = 2, ratio = 0.5, ok = false, level = "own", "delivery refused");
-    });
-    let line = &capture.lines()[0];
-    let keys: Vec<_> = line.as_object().unwrap().keys().map(String::as_str).collect();
-    assert_eq!(keys[..6], ["timestamp", "level", "message", "component", "version", "hostname"]);
-    assert!(line["timestamp"].as_str().unwrap().parse::<jiff::Timestamp>().is_ok());
-    let expected = serde_json::json!({
-        "timestamp": line["timestamp"], "level": "warn", "message": "delivery refused", "component": "sentinel",
-        "version": "1.2.3", "hostname": "pod-7", "cycle": 7, "topic": "clusters", "error": "refused", "attempt": 2,
-        "ratio": 0.5, "ok": false, "field_level": "own",
-    });
-    assert_eq!(line, &expected);
-}
-
-#[test]
-fn a_text_line_reads_well_and_stays_one_line() {
-    let capture = logged("info", LogFormat::Text, [], || {
-        info!(name = "a b", id = "x", empty = "", count = 3, "polled\nERROR forged \u{1b}[2J");
-    });
-    let text = capture.text();
-    let (timestamp, rest) = text.split_once(' ').unwrap();
-    assert!(timestamp.ends_with('Z'), "{text}");
-    assert_eq!(
-        rest,
-        "INFO  [sentinel] [1.2.3] [pod-7] polled\\nERROR forged \\u{1b}[2J name=\"a b\" id=x empty=\"\" count=3\n"
-    );
-}
-
-#[test]
-fn an_error_value_is_logged_with_its_causes_and_a_long_one_is_cut() {
-    let capture = logged("info", LogFormat::Json, [], || {
-        let error = TelemetryError::Level {
-            level: "loud".to_owned(),
-            source: EnvFilter::builder().parse("a=loud").unwrap_err(),
-        };
-        error!(error = &error as &dyn std::error::Error, page = "é".repeat(8_000), "failed");
-    });
-    let line = &capture.lines()[0];
-    assert!(line["error"].as_str().unwrap().contains("hyper=debug: error parsing level filter"), "{line}");
-    let page = line["page"].as_str().unwrap();
-    assert!(page.len() < 8_300 && page.ends_with("... (16000 bytes)"), "{}", page.len());
 }
 
 #[test]
