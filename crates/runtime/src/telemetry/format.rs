@@ -45,13 +45,14 @@ impl<W> Lines<W> {
         let timestamp = crate::clock::now();
         let level = event.metadata().level().as_str();
         let Self { component, version, hostname, .. } = self;
+        let message = fields.message.as_deref().unwrap_or_default();
         // Writing into memory has no way to fail.
         match self.format {
             LogFormat::Json => {
                 write!(line, r#"{{"timestamp":"{timestamp:.6}","level":""#).ok();
                 line.extend(level.bytes().map(|letter| letter.to_ascii_lowercase()));
                 line.push(b'"');
-                let head = [&fields.message, component, version, hostname];
+                let head: [&str; 4] = [message, component, version, hostname];
                 for (name, value) in HEAD.iter().skip(2).zip(head) {
                     json_name(&mut line, "", name);
                     json(&mut line, value);
@@ -64,7 +65,7 @@ impl<W> Lines<W> {
             }
             LogFormat::Text => {
                 write!(line, "{timestamp:.6} {level:<5} [{component}] [{version}] [{hostname}] ").ok();
-                line.extend_from_slice(one_line(&fields.message).as_bytes());
+                line.extend_from_slice(one_line(message).as_bytes());
                 for (name, value) in fields.iter() {
                     write!(line, " {name}=").ok();
                     line.extend_from_slice(value);
@@ -83,7 +84,7 @@ where
 {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, ctx: Context<'_, S>) {
         let Some(span) = ctx.span(id) else { return };
-        let mut fields = Fields::new(self.format);
+        let mut fields = Fields::new(self.format, None);
         attributes.record(&mut fields);
         span.extensions_mut().insert(fields);
     }
@@ -96,7 +97,7 @@ where
     }
 
     fn on_event(&self, event: &Event<'_>, ctx: Context<'_, S>) {
-        let mut fields = Fields::new(self.format);
+        let mut fields = Fields::new(self.format, Some(String::new()));
         for span in ctx.event_scope(event).into_iter().flat_map(Scope::from_root) {
             if let Some(of_span) = span.extensions().get::<Fields>() {
                 fields.extend(of_span);
@@ -119,14 +120,15 @@ where
 /// The fields of an event or a span, each as the bytes that stand in the line.
 struct Fields {
     format: LogFormat,
-    message: String,
+    /// What an event says. A span says nothing: its `message` is a field like any other.
+    message: Option<String>,
     names: Vec<(&'static str, Range<usize>)>,
     rendered: Vec<u8>,
 }
 
 impl Fields {
-    fn new(format: LogFormat) -> Self {
-        Self { format, message: String::new(), names: Vec::with_capacity(8), rendered: Vec::with_capacity(256) }
+    fn new(format: LogFormat, message: Option<String>) -> Self {
+        Self { format, message, names: Vec::with_capacity(8), rendered: Vec::with_capacity(256) }
     }
 
     fn iter(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
@@ -165,8 +167,10 @@ impl Fields {
         } else {
             text
         };
-        if field.name() == "message" {
-            text.clone_into(&mut self.message);
+        if field.name() == "message"
+            && let Some(message) = &mut self.message
+        {
+            text.clone_into(message);
         } else if self.format == LogFormat::Text && plain(text) {
             let start = self.rendered.len();
             self.rendered.extend_from_slice(text.as_bytes());

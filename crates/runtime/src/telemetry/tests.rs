@@ -75,6 +75,18 @@ fn a_json_line_is_flat_and_carries_the_fields_of_its_spans() {
 }
 
 #[test]
+fn a_message_of_a_span_is_a_field_beside_that_of_the_event() {
+    let log = || {
+        let _span = info_span!("cycle", message = "of the span").entered();
+        info!("of the event");
+    };
+    let line = &logged("info", LogFormat::Json, [], log).lines()[0];
+    assert_eq!((&line["message"], &line["field_message"]), (&"of the event".into(), &"of the span".into()));
+    let text = logged("info", LogFormat::Text, [], log).text();
+    assert!(text.ends_with(" of the event message=\"of the span\"\n"), "{text}");
+}
+
+#[test]
 fn a_text_line_reads_well_and_stays_one_line() {
     let capture = logged("info", LogFormat::Text, [], || {
         info!(name = "a b", id = "x", empty = "", count = 3, "polled\nERROR forged \u{1b}[2J");
