@@ -9,6 +9,7 @@ pub mod decision;
 pub mod event;
 pub mod inflight;
 pub mod metrics;
+mod notices;
 pub mod page;
 mod partial;
 pub mod payload;
