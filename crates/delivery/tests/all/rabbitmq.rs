@@ -9,6 +9,7 @@ use secrecy::SecretString;
 use watchfire_delivery::CloudEvent;
 use watchfire_delivery::sink::rabbitmq::{ExchangeType, RabbitMq, RabbitMqConfig, Transport};
 use watchfire_delivery::sink::{Error, EventSink};
+use watchfire_runtime::SecretSource;
 use watchfire_testkit::{Broker, Mode, Proxy, Rabbit, amqp_url, eventually, private_broker, unique};
 
 use crate::far::{event, events};
@@ -67,7 +68,7 @@ async fn wrong_password_and_unknown_virtual_host_are_told_apart_and_show_no_pass
     let name = "wrong_password_and_unknown_virtual_host_are_told_apart_and_show_no_password";
     let Some(url) = amqp_url(name) else { return };
     let mut wrong = config(&url, &unique("denied"));
-    wrong.password = SecretString::from("hunter2");
+    wrong.password = SecretSource::literal("hunter2");
     let error = publish_one(&RabbitMq::new(wrong), "a").await.unwrap_err();
     assert_eq!(error.kind(), "denied");
     assert!(!format!("{error:?} {error}").contains("hunter2"), "{error:?}");
@@ -104,13 +105,49 @@ async fn a_user_who_may_not_create_the_exchange_can_still_publish_to_it() {
     broker.ctl(&["add_user", "writer", "secret"]).await;
     broker.ctl(&["set_permissions", "writer", "^$", ".*", "^$"]).await;
     let mut theirs = config(&broker.url(), "theirs");
-    (theirs.user, theirs.password) = ("writer".to_owned(), SecretString::from("secret"));
+    (theirs.user, theirs.password) = ("writer".to_owned(), SecretSource::literal("secret"));
     let sink = RabbitMq::new(theirs);
     let error = publish_one(&sink, "a").await.unwrap_err();
     assert_eq!(error.kind(), "denied", "{error:?}");
     let mut consumer = Rabbit::listen(&broker.url(), "theirs", "fanout", "").await;
     publish_one(&sink, "b").await.unwrap();
     consumer.take(1).await;
+}
+
+/// A password is rotated at the broker and in its file, in either order; the open connection outlives both.
+#[tokio::test]
+async fn a_rotated_password_is_used_by_the_next_connection() {
+    let Some(broker) = private_broker("a_rotated_password_is_used_by_the_next_connection").await else { return };
+    broker.ctl(&["add_user", "rotating", "first"]).await;
+    broker.ctl(&["set_permissions", "rotating", ".*", ".*", ".*"]).await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "first\n").unwrap();
+    let _consumer = Rabbit::listen(&broker.url(), "rotated", "fanout", "").await;
+    let proxy = Proxy::start(broker.address()).await;
+    let mut config = config(&format!("amqp://{}/%2f", proxy.address()), "rotated");
+    (config.user, config.password) = ("rotating".to_owned(), SecretSource::file(file.path()));
+    let sink = RabbitMq::new(config);
+    publish_one(&sink, "a").await.unwrap();
+
+    broker.ctl(&["change_password", "rotating", "second"]).await;
+    publish_one(&sink, "b").await.unwrap();
+    proxy.cut();
+    let denied = eventually(STEP, "the old password is refused", async || {
+        publish_one(&sink, "c").await.err().filter(|error| error.kind() == "denied")
+    });
+    assert!(!format!("{:?}", denied.await).contains("first"));
+    std::fs::write(file.path(), "second\n").unwrap();
+    publish_one(&sink, "c").await.unwrap();
+
+    std::fs::remove_file(file.path()).unwrap();
+    proxy.cut();
+    let gone = eventually(STEP, "the file is missed", async || {
+        publish_one(&sink, "d").await.err().filter(|error| error.kind() == "denied")
+    });
+    let told = watchfire_runtime::chain(&gone.await);
+    assert!(told.contains("read secret file") && told.contains(file.path().to_str().unwrap()), "{told}");
+    std::fs::write(file.path(), "second").unwrap();
+    publish_one(&sink, "d").await.unwrap();
 }
 
 /// The client library hands a returned message to any confirm of its channel; here the odd event is unroutable. A

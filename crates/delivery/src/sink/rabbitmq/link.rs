@@ -4,6 +4,7 @@
 //! handshake. So a link keeps a second handle to its socket: whoever gives up on a link shuts the socket down, and
 //! the thread ends.
 
+use std::error::Error as StdError;
 use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
@@ -17,6 +18,7 @@ use lapin::types::{FieldTable, ShortString};
 use lapin::uri::AMQPScheme;
 use lapin::{AsyncTcpStream, Channel, Connection, ConnectionProperties, ErrorKind};
 use tokio::time::{Instant, timeout_at};
+use watchfire_runtime::secret;
 
 use super::config::RabbitMqConfig;
 use crate::sink::Error;
@@ -68,7 +70,7 @@ async fn connect(config: &RabbitMqConfig, socket: Socket, deadline: Instant) -> 
     let properties = ConnectionProperties::default().with_connection_name(CONNECTION_NAME.into());
     // Inline, because only the signature of `connector` names the types of this closure.
     let connector = Connection::connector(
-        config.uri(),
+        config.uri().map_err(io::Error::other)?,
         runtime,
         async move |uri, runtime| {
             let dialing = async {
@@ -144,6 +146,10 @@ pub(super) fn explain(config: &RabbitMqConfig, error: lapin::Error) -> Error {
         ErrorKind::ProtocolError(refusal) => said(refusal),
         ErrorKind::IOError(e) if e.kind() == io::ErrorKind::TimedOut => {
             return Error::Timeout { target, after: config.timeout };
+        }
+        // The password's file is not there or holds none.
+        ErrorKind::IOError(e) if e.get_ref().is_some_and(<dyn StdError + Send + Sync>::is::<secret::Error>) => {
+            return Error::Denied { target, source: error.into() };
         }
         _ => return Error::Connect { target, source: error.into() },
     };
