@@ -174,7 +174,7 @@ pub trait EventSink: Send + Sync {
     fn kind(&self) -> &'static str;
 
     /// Publishes a window of events; result `i` is the true outcome of event `i`, whatever happened to its
-    /// neighbours. Never panics, and never waits longer than the sink's own timeout.
+    /// neighbours. Never panics, and is done with a window of a thousand within twice the sink's own timeout.
     fn publish_all<'a>(&'a self, events: &'a [CloudEvent]) -> BoxFuture<'a, Vec<Result<(), Error>>>;
 
     /// Asks whether the far side would take an event now; readiness reports the answer.
