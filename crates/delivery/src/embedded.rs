@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, join_all};
 use url::Url;
 use watchfire_runtime::clock;
+use watchfire_runtime::health::Health;
 
 use crate::event::CloudEvent;
 use crate::metrics::Metrics;
@@ -21,7 +22,7 @@ use crate::retention::Retention;
 use crate::sink::http::{self, Http};
 use crate::sink::{self, EventSink};
 use crate::store::{self, Store};
-use crate::worker::{self, Worker};
+use crate::worker::{self, Queue, Worker};
 
 /// Rows that one transaction of a large window writes.
 const ROWS: usize = 500;
@@ -156,8 +157,9 @@ pub struct Tasks {
 }
 
 impl Embedded {
-    /// Opens the store, makes the subscribers known, and drops the queues of those that are gone.
-    pub async fn open(config: Config, metrics: &Metrics) -> Result<(Self, Tasks), Error> {
+    /// Opens the store, makes the subscribers known, and drops the queues of those that are gone. `health` hears of each
+    /// subscriber's queue.
+    pub async fn open(config: Config, metrics: &Metrics, health: &Health) -> Result<(Self, Tasks), Error> {
         check(&config.subscribers)?;
         let options = store::Options { floor: config.floor, metrics: metrics.store.clone() };
         let path = config.path.clone();
@@ -174,7 +176,8 @@ impl Embedded {
                 http::Config { timeout: config.timeout, concurrency: config.worker.lanes, ..http::Config::new(url) };
             let sink = Http::new(http).map_err(|source| Error::Sink { name: name.clone(), source })?;
             let metrics = metrics.sink(&name);
-            workers.push(Worker::new(name, store.clone(), *id, Arc::new(sink), config.worker, metrics));
+            let queue = Queue { name, id: *id, store: store.clone() };
+            workers.push(Worker::new(queue, Arc::new(sink), config.worker, metrics, health));
         }
         let retention = Retention::new(store.clone(), config.keep, Duration::from_mins(1));
         Ok((Self { store, sinks: ids.into() }, Tasks { workers, retention }))

@@ -199,6 +199,14 @@ impl Store {
         .await
     }
 
+    /// A number that is another one after someone else, such as a command-line tool, has changed the file; what is
+    /// written through this store leaves it as it is.
+    pub async fn changes_by_others(&self) -> Result<i64, Error> {
+        let (sender, receiver) = oneshot::channel();
+        self.writer.send(Job::Version(sender)).await.map_err(|_| Error::Closed)?;
+        Ok(receiver.await.map_err(|_| Error::Closed)??)
+    }
+
     /// Checks that the store answers and takes events in.
     pub async fn check(&self) -> Result<(), Error> {
         self.shared.admit()?;
@@ -264,6 +272,8 @@ type Reply = Box<dyn FnOnce(Result<(), Error>) + Send>;
 
 enum Job {
     Work(Work),
+    /// Only the writing connection can tell the changes of others from its own.
+    Version(oneshot::Sender<rusqlite::Result<i64>>),
     Close(oneshot::Sender<()>),
 }
 
@@ -314,6 +324,7 @@ impl Owner {
         while closing.is_none() {
             match jobs.blocking_recv() {
                 Some(Job::Work(work)) => closing = self.commit(&mut connection, work, &mut jobs),
+                Some(Job::Version(reply)) => tell_version(&connection, reply),
                 Some(Job::Close(done)) => closing = Some(done),
                 None => break,
             }
@@ -372,6 +383,11 @@ impl Owner {
             }
             next = match jobs.try_recv() {
                 Ok(Job::Work(work)) => Some(work),
+                Ok(Job::Version(reply)) => {
+                    // Nobody else changes anything meanwhile; whoever waits asks again in a moment.
+                    tell_version(&transaction, reply);
+                    None
+                }
                 Ok(Job::Close(done)) => {
                     closing = Some(done);
                     None
@@ -392,6 +408,11 @@ impl Owner {
     }
 }
 
+fn tell_version(connection: &Connection, reply: oneshot::Sender<rusqlite::Result<i64>>) {
+    // Whoever asked may be gone.
+    reply.send(connection.pragma_query_value(None, "data_version", |row| row.get(0))).ok();
+}
+
 fn read_all(connection: Connection, mut jobs: mpsc::Receiver<Job>) -> Option<oneshot::Sender<()>> {
     while let Some(job) = jobs.blocking_recv() {
         match job {
@@ -400,6 +421,7 @@ fn read_all(connection: Connection, mut jobs: mpsc::Receiver<Job>) -> Option<one
                     reply(Ok(()));
                 }
             }
+            Job::Version(reply) => tell_version(&connection, reply),
             Job::Close(done) => {
                 drop(connection);
                 return Some(done);

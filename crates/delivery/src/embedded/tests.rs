@@ -34,7 +34,7 @@ struct Running {
 
 impl Running {
     async fn start(config: Config) -> Self {
-        let (broker, tasks) = Embedded::open(config, &Metrics::default()).await.unwrap();
+        let (broker, tasks) = Embedded::open(config, &Metrics::default(), &Health::new()).await.unwrap();
         Self::run(broker, tasks)
     }
 
@@ -135,7 +135,7 @@ async fn what_is_published_again_is_delivered_again_once_it_was_delivered() {
     let receiver = Receiver::start(|_| async {}).await;
     let folder = TempDir::new().unwrap();
     let (broker, tasks) =
-        Embedded::open(config(&folder, vec![subscriber("a", &receiver)]), &Metrics::default()).await.unwrap();
+        Embedded::open(config(&folder, vec![subscriber("a", &receiver)]), &Metrics::default(), &Health::new()).await.unwrap();
     for _ in 0..3 {
         broker.publish_all(&[event("1", "x")]).await.remove(0).unwrap();
     }
@@ -207,7 +207,7 @@ async fn a_full_volume_refuses_events_and_goes_on_delivering() {
     let receiver = Receiver::start(|_| async {}).await;
     let folder = TempDir::new().unwrap();
     let config = config(&folder, vec![subscriber("a", &receiver)]);
-    let (broker, _not_run) = Embedded::open(config.clone(), &Metrics::default()).await.unwrap();
+    let (broker, _not_run) = Embedded::open(config.clone(), &Metrics::default(), &Health::new()).await.unwrap();
     broker.publish_all(&[event("1", "x")]).await.remove(0).unwrap();
     broker.store().close().await;
     let running = Running::start(Config { floor: u64::MAX, ..config }).await;
@@ -248,7 +248,7 @@ async fn what_was_delivered_is_removed_after_a_while() {
 #[tokio::test]
 async fn a_broker_without_subscribers_does_not_start() {
     let folder = TempDir::new().unwrap();
-    let error = Embedded::open(config(&folder, Vec::new()), &Metrics::default()).await.err().unwrap();
+    let error = Embedded::open(config(&folder, Vec::new()), &Metrics::default(), &Health::new()).await.err().unwrap();
     assert!(matches!(error, Error::NoSubscribers));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
@@ -262,7 +262,7 @@ async fn child_that_publishes_until_it_is_killed() {
     let Ok(path) = std::env::var(CHILD) else { return };
     let nobody = Subscriber { name: "a".into(), url: "http://127.0.0.1:9/".parse().unwrap() };
     let config = Config::new(PathBuf::from(path).join("broker.db"), vec![nobody]);
-    let (broker, _not_run) = Embedded::open(config, &Metrics::default()).await.unwrap();
+    let (broker, _not_run) = Embedded::open(config, &Metrics::default(), &Health::new()).await.unwrap();
     for id in 0.. {
         broker.publish_all(&[event(&id.to_string(), "x")]).await.remove(0).unwrap();
         println!("stored {id}");
@@ -309,7 +309,7 @@ async fn draining_50_000() {
     let receiver = Receiver::start(|_| async {}).await;
     let folder = TempDir::new().unwrap();
     let (broker, tasks) =
-        Embedded::open(config(&folder, vec![subscriber("a", &receiver)]), &Metrics::default()).await.unwrap();
+        Embedded::open(config(&folder, vec![subscriber("a", &receiver)]), &Metrics::default(), &Health::new()).await.unwrap();
     let events: Vec<_> = (0..50_000).map(|id| event(&id.to_string(), &format!("s{}", id % 5_000))).collect();
     let started = std::time::Instant::now();
     assert!(broker.publish_all(&events).await.iter().all(Result::is_ok));
