@@ -245,7 +245,7 @@ impl EventSink for Embedded {
                 let failed = stored.err().map(Arc::new);
                 let outcome = move |_| match &failed {
                     None => Ok(()),
-                    Some(error) => Err(sink::Error::Store { source: Box::new(Arc::clone(error)) }),
+                    Some(error) => Err(sink::Error::Store { source: Arc::clone(error) }),
                 };
                 (0..chunk.len()).map(outcome)
             };
@@ -255,7 +255,7 @@ impl EventSink for Embedded {
 
     fn check(&self) -> BoxFuture<'_, Result<(), sink::Error>> {
         Box::pin(
-            async move { self.store.check().await.map_err(|error| sink::Error::Store { source: Box::new(error) }) },
+            async move { self.store.check().await.map_err(|error| sink::Error::Store { source: Arc::new(error) }) },
         )
     }
 }

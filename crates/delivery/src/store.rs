@@ -24,6 +24,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::metrics::StoreMetrics;
 
+use open::identity;
 pub use open::{Module, Options, open_beside, write_beside};
 
 /// Rows after which a commit takes no further closure. A thousand rows take 4 ms to commit, and everyone waits for it.
@@ -48,6 +49,9 @@ pub enum Error {
         /// Bytes that intake leaves alone.
         floor: u64,
     },
+    /// The file at the store's path is not the one that was opened: whatever is written now is gone with the process.
+    #[error("use the store {}: its file was deleted or replaced while it was open", .0.display())]
+    Gone(PathBuf),
     /// The store is closed, or its thread has ended.
     #[error("use the store: it is closed")]
     Closed,
@@ -91,6 +95,10 @@ impl Error {
         match self {
             Self::Sqlite(_) | Self::Commit(_) => "check the disk, its free space and the permissions of the folder",
             Self::Full { .. } => "free space on the volume or enlarge it; deliveries go on and make room by themselves",
+            Self::Gone(_) => {
+                "restart the service, which makes the file anew; what it had not delivered is lost unless the file is put \
+                 back first"
+            }
             Self::Closed => "the process is stopping; if it is not, look for an earlier error of the store",
             Self::Panicked(_) => "this is a defect: report it with the log",
             Self::File { .. } => "check that the folder exists and that this user may write to it",
@@ -113,6 +121,8 @@ pub struct Store {
 struct Shared {
     path: PathBuf,
     folder: PathBuf,
+    /// Device and number of the file that is open.
+    identity: (u64, u64),
     floor: u64,
     moved_aside: Option<PathBuf>,
 }
@@ -127,6 +137,7 @@ impl Store {
         let shared = Arc::new(Shared {
             path: path.to_owned(),
             folder: file.folder,
+            identity: file.identity,
             floor: options.floor,
             moved_aside: file.moved_aside,
         });
@@ -227,6 +238,9 @@ impl Store {
 
 impl Shared {
     fn admit(&self) -> Result<(), Error> {
+        if !identity(&self.path).is_ok_and(|found| found == self.identity) {
+            return Err(Error::Gone(self.path.clone()));
+        }
         // A volume that cannot say how full it is takes everything; SQLite will say so if it is.
         let Ok(volume) = rustix::fs::statvfs(&self.folder) else { return Ok(()) };
         let free = volume.f_bavail.saturating_mul(volume.f_frsize);
@@ -247,7 +261,8 @@ impl<'c> Tx<'c> {
         Self { connection, shared: None, wakes: Cell::new(false) }
     }
 
-    /// Fails while the volume is nearly full. Whoever takes something in asks; whoever settles does not.
+    /// Fails while the volume is nearly full or the file is gone. Whoever takes something in asks; whoever settles does
+    /// not.
     pub fn admit(&self) -> Result<(), Error> {
         self.shared.map_or(Ok(()), Shared::admit)
     }

@@ -135,7 +135,9 @@ async fn what_is_published_again_is_delivered_again_once_it_was_delivered() {
     let receiver = Receiver::start(|_| async {}).await;
     let folder = TempDir::new().unwrap();
     let (broker, tasks) =
-        Embedded::open(config(&folder, vec![subscriber("a", &receiver)]), &Metrics::default(), &Health::new()).await.unwrap();
+        Embedded::open(config(&folder, vec![subscriber("a", &receiver)]), &Metrics::default(), &Health::new())
+            .await
+            .unwrap();
     for _ in 0..3 {
         broker.publish_all(&[event("1", "x")]).await.remove(0).unwrap();
     }
@@ -216,6 +218,31 @@ async fn a_full_volume_refuses_events_and_goes_on_delivering() {
     assert!(watchfire_runtime::chain(&error).contains("bytes are free on the store's volume"));
     assert!(running.broker.check().await.is_err());
     eventually("the first is delivered", async || receiver.ids() == ["1"]).await;
+    running.stop().await;
+}
+
+/// What is stored in a file that nobody will open again is not stored.
+#[tokio::test]
+async fn a_store_file_that_is_deleted_or_replaced_refuses_events_and_says_what_to_do() {
+    let receiver = Receiver::start(|_| async {}).await;
+    let folder = TempDir::new().unwrap();
+    let running = Running::start(config(&folder, vec![subscriber("a", &receiver)])).await;
+    running.publish(0..1).await;
+    let (path, aside) = (running.broker.store().path().to_owned(), folder.path().join("aside.db"));
+    fs::rename(&path, &aside).unwrap();
+    for replaced in [false, true] {
+        if replaced {
+            fs::copy(&aside, &path).unwrap();
+        }
+        let published = running.broker.publish_all(&[event("9", "x")]).await.remove(0);
+        for error in [published.unwrap_err(), running.broker.check().await.unwrap_err()] {
+            let told = watchfire_runtime::chain(&error);
+            assert!(told.contains("its file was deleted or replaced") && error.hint().contains("restart"), "{told}");
+        }
+    }
+    fs::rename(&aside, &path).unwrap();
+    running.broker.check().await.unwrap();
+    running.publish(1..2).await;
     running.stop().await;
 }
 
@@ -309,7 +336,9 @@ async fn draining_50_000() {
     let receiver = Receiver::start(|_| async {}).await;
     let folder = TempDir::new().unwrap();
     let (broker, tasks) =
-        Embedded::open(config(&folder, vec![subscriber("a", &receiver)]), &Metrics::default(), &Health::new()).await.unwrap();
+        Embedded::open(config(&folder, vec![subscriber("a", &receiver)]), &Metrics::default(), &Health::new())
+            .await
+            .unwrap();
     let events: Vec<_> = (0..50_000).map(|id| event(&id.to_string(), &format!("s{}", id % 5_000))).collect();
     let started = std::time::Instant::now();
     assert!(broker.publish_all(&events).await.iter().all(Result::is_ok));

@@ -119,7 +119,8 @@ impl Http {
             .build()
             .map_err(|error| misconfigured(&chain(&error), "check the TLS setup of this host"))?;
         let sink = Self { client, url, target, mode, timeout, concurrency, token, headers };
-        sink.request(Method::HEAD)?;
+        // Only to learn that one can be made.
+        drop(sink.request(Method::HEAD)?);
         Ok(sink)
     }
 
