@@ -136,7 +136,7 @@ impl Sentinel {
             if let Err(error) = self.cycle(&token).instrument(span).await
                 && let Some(after) = error.retry_after()
             {
-                warn!(?after, "the API asks to be left alone for so long");
+                warn!(?after, at_most = ?api::LONGEST_RETRY_AFTER, "the API asks to be left alone for so long");
                 let asked = self.heartbeat.during(tokio::time::sleep(after));
                 if token.run_until_cancelled(asked).await.is_none() {
                     return Ok(());
