@@ -154,10 +154,8 @@ pub(super) fn explain(config: &RabbitMqConfig, error: lapin::Error) -> Error {
         _ => return Error::Connect { target, source: error.into() },
     };
     let hint = match refusal(&error) {
-        // `message size 300 is larger than configured max size 200`: the limit is the operator's.
-        Some(AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED)) if said.contains("message size") => {
-            return Error::Refused { target, detail: said };
-        }
+        // One event of the window is too large; this one was on the same channel.
+        Some(_) if size_limit(&error).is_some() => return Error::Refused { target, detail: said },
         Some(AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED)) => {
             "the exchange exists with another type or is not durable: set BROKER_EXCHANGE_TYPE to the type it has \
              (rabbitmqctl list_exchanges name type durable), or delete it and let it be declared again"
@@ -176,6 +174,16 @@ pub(super) fn explain(config: &RabbitMqConfig, error: lapin::Error) -> Error {
         _ => return Error::Connect { target, source: error.into() },
     };
     Error::Misconfigured { target, detail: said, hint }
+}
+
+/// The largest message that the broker takes, if it refused one for its size: `message size 300 is larger than
+/// configured max size 200`. There is no other way to learn it.
+pub(super) fn size_limit(error: &lapin::Error) -> Option<usize> {
+    let ErrorKind::ProtocolError(refusal) = error.kind() else { return None };
+    let text = refusal.get_message().as_str();
+    let is_size = matches!(refusal.kind(), AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED));
+    let (_, limit) = text.split_once("message size ").filter(|_| is_size)?.1.rsplit_once(' ')?;
+    limit.parse().ok()
 }
 
 fn said(refusal: &AMQPError) -> String {
