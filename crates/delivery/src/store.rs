@@ -124,7 +124,6 @@ struct Shared {
     /// Device and number of the file that is open.
     identity: (u64, u64),
     floor: u64,
-    moved_aside: Option<PathBuf>,
 }
 
 impl Store {
@@ -139,7 +138,6 @@ impl Store {
             folder: file.folder,
             identity: file.identity,
             floor: options.floor,
-            moved_aside: file.moved_aside,
         });
         let owner = Owner { shared: Arc::clone(&shared), wake: wake_sender, metrics: options.metrics };
         let (writer, jobs) = mpsc::channel(QUEUE);
@@ -183,11 +181,6 @@ impl Store {
     /// Where the file is.
     pub fn path(&self) -> &Path {
         &self.shared.path
-    }
-
-    /// Where a damaged file was moved to at open, if there was one.
-    pub fn moved_aside(&self) -> Option<&Path> {
-        self.shared.moved_aside.as_deref()
     }
 
     /// Gives up to `pages` unused pages back to the volume, if more than a quarter of the file is unused: less than

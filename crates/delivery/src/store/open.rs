@@ -52,7 +52,6 @@ pub(super) struct Opened {
     pub(super) lock: File,
     pub(super) folder: PathBuf,
     pub(super) identity: (u64, u64),
-    pub(super) moved_aside: Option<PathBuf>,
 }
 
 pub(super) fn open(path: &Path, modules: &[Module]) -> Result<Opened, Error> {
@@ -62,21 +61,21 @@ pub(super) fn open(path: &Path, modules: &[Module]) -> Result<Opened, Error> {
     };
     fs::create_dir_all(&folder).map_err(file("create folder", &folder))?;
     let lock = lock(path)?;
-    let (mut writer, moved_aside) = match open_writer(path, modules) {
+    let mut writer = match open_writer(path, modules) {
         Err(Error::Sqlite(error)) if is_damage(&error) => {
             let aside = move_aside(path)?;
             tracing::error!(
                 path = %path.display(), aside = %aside.display(), %error,
                 "store is damaged, moved aside and started empty: what it had not delivered is in that file"
             );
-            (open_writer(path, modules)?, Some(aside))
+            open_writer(path, modules)?
         }
-        other => (other?, None),
+        other => other?,
     };
     migrate(&mut writer, modules)?;
     let reader = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     let identity = identity(path).map_err(file("look at", path))?;
-    Ok(Opened { writer, reader, lock, folder, identity, moved_aside })
+    Ok(Opened { writer, reader, lock, folder, identity })
 }
 
 /// Opens the store for a command-line tool, which works beside the service: no lock, nothing created or changed.
