@@ -2,8 +2,9 @@
 //!
 //! `Ok` from it means stored. Each subscriber has its own queue, worker and circuit, and gets every event at least
 //! once, in order per subject. An event that is published again after it was delivered is delivered again: whoever
-//! publishes decided that it is needed. Subscribers are known by name: a changed URL keeps the queue, a subscriber
-//! that is no longer configured loses it.
+//! publishes decided that it is needed. One that supersedes others takes the place of those that still wait for the
+//! same subscriber, so that the queue of one that is away does not grow with time. Subscribers are known by name: a
+//! changed URL keeps the queue, a subscriber that is no longer configured loses it.
 
 use std::collections::HashSet;
 use std::path::PathBuf;

@@ -131,6 +131,33 @@ async fn ok_means_stored_while_a_subscriber_is_down() {
 }
 
 #[tokio::test]
+async fn a_queue_does_not_grow_with_events_that_supersede_each_other() {
+    let up = Arc::new(AtomicBool::new(false));
+    let answer = Arc::clone(&up);
+    let receiver = Receiver::start(move |_| {
+        let up = answer.load(Ordering::SeqCst);
+        async move { if up { StatusCode::OK } else { StatusCode::BAD_GATEWAY } }
+    })
+    .await;
+    let folder = TempDir::new().unwrap();
+    let running = Running::start(config(&folder, vec![subscriber("a", &receiver)])).await;
+    for round in 0..20 {
+        let about = |resource: usize| event(&format!("{round}-{resource}"), "").superseding(resource.to_string());
+        let events: Vec<_> = (0..10).map(about).collect();
+        assert!(running.broker.publish_all(&events).await.iter().all(Result::is_ok));
+    }
+    let id = running.broker.sinks[0];
+    let pending = async || running.broker.store().read(move |c| outbox::stats(c, id)).await.unwrap().pending;
+    assert!((10..=20).contains(&pending().await), "{} wait for 10 resources", pending().await);
+    let tried = receiver.count();
+    up.store(true, Ordering::SeqCst);
+    eventually("nothing waits", async || pending().await == 0).await;
+    let came: BTreeSet<_> = receiver.ids().split_off(tried).into_iter().collect();
+    assert!((0..10).all(|resource| came.contains(&format!("19-{resource}"))), "{came:?}");
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn what_is_published_again_is_delivered_again_once_it_was_delivered() {
     let receiver = Receiver::start(|_| async {}).await;
     let folder = TempDir::new().unwrap();
