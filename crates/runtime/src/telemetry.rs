@@ -28,9 +28,10 @@ use crate::config::Env;
 
 pub use trace::traceparent;
 
-/// Libraries that would tell too much: lapin logs whole returned messages, OpenTelemetry each failed batch (which is
+/// Libraries that would tell too much: lapin logs whole returned messages, and with each connection that breaks two or
+/// three errors, which reach us as errors of its calls and are told once, here; OpenTelemetry each failed batch (which is
 /// told once, here), the HTTP stack each connection. `RUST_LOG` can name them to hear them all the same.
-const TAMED: &str = "lapin=error,opentelemetry=off,opentelemetry_sdk=off,opentelemetry_otlp=off,opentelemetry_http=off,\
+const TAMED: &str = "lapin=off,opentelemetry=off,opentelemetry_sdk=off,opentelemetry_otlp=off,opentelemetry_http=off,\
 h2=warn,hyper=warn,hyper_util=warn,reqwest=warn,rustls=warn,tower=warn";
 
 /// How a log line is written.

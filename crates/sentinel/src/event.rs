@@ -41,7 +41,8 @@ pub fn reconcile(
         time: Some(decision.due.unwrap_or(now)),
         extensions: traceparent.map(|value| ("traceparent".to_owned(), value)).into_iter().collect(),
     };
-    CloudEvent::new(attributes, data)
+    // Consumers read the resource anew, so that the later of two events says all that the earlier one did.
+    CloudEvent::new(attributes, data).superseding(resource.id.as_ref())
 }
 
 fn is_name(kind: &str) -> bool {
@@ -104,6 +105,7 @@ mod tests {
         let event = build(&resource("a", 1), &decision(Reason::MaxAgeReady, 5));
         assert_eq!(event.attributes().ty, "com.redhat.hyperfleet.nodepool.reconcile");
         assert_eq!(event.attributes().source, "hyperfleet-sentinel");
+        assert_eq!((event.attributes().subject.as_deref(), event.supersedes()), (None, Some("a")));
         let mut nameless = resource("a", 1);
         nameless.kind = "".into();
         let event = build(&nameless, &decision(Reason::MaxAgeReady, 5));

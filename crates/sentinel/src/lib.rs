@@ -10,6 +10,7 @@ pub mod event;
 pub mod expression;
 pub mod inflight;
 pub mod metrics;
+mod notices;
 pub mod page;
 mod partial;
 pub mod payload;

@@ -226,12 +226,18 @@ fn parse_time(id: &str, field: &'static str, text: Option<&Text<'_>>) -> Result<
     let Some(text) = text.filter(|text| !text.0.is_empty() && !text.0.starts_with("0001-01-01T00:00:00")) else {
         return Ok(None);
     };
-    text.0.parse().map(Some).map_err(|source| Error::Time {
+    text.0.parse().or_else(|error| beyond(&text.0).ok_or(error)).map(Some).map_err(|source| Error::Time {
         id: id.to_owned(),
         field,
         value: text.0.chars().take(64).collect(),
         source,
     })
+}
+
+/// The end of the year 9999, which some write for "never", is beyond what a timestamp holds: its end stands for it.
+fn beyond(text: &str) -> Option<Timestamp> {
+    let year_before = text.strip_prefix("9999-12-3").map(|rest| format!("9998-12-3{rest}"))?;
+    year_before.parse::<Timestamp>().is_ok().then_some(Timestamp::MAX)
 }
 
 /// A string that borrows from the input unless it holds escapes; `Option<Cow<str>>` never borrows in serde.

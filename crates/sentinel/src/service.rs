@@ -4,9 +4,8 @@
 //! that neither the fleet nor its events are ever held in memory as a whole. A cycle is successful when the whole list
 //! was read and everything due was confirmed; whatever was not is decided again in the next one, under the same id.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -30,6 +29,7 @@ use crate::decision::{Decision, Policy, Published, Reason, decide};
 use crate::event;
 use crate::inflight::{self, InFlight};
 use crate::metrics::Metrics;
+use crate::notices::{Kind, Notices};
 use crate::page::Page;
 use crate::partial;
 use crate::publish::{Outcome, Publisher, WINDOW};
@@ -40,9 +40,6 @@ const MAX_SILENCE: Duration = Duration::from_mins(1);
 
 /// Own events are remembered for at least as long as this: with ages of seconds, a short outage would outlast them all.
 const MIN_LIFETIME: Duration = Duration::from_mins(10);
-
-/// Warnings about single resources are given once per resource, for this many of them.
-const MAX_NOTICES: usize = 10_000;
 
 /// One sentinel.
 pub struct Sentinel {
@@ -139,7 +136,7 @@ impl Sentinel {
             if let Err(error) = self.cycle(&token).instrument(span).await
                 && let Some(after) = error.retry_after()
             {
-                warn!(?after, "the API asks to be left alone for so long");
+                warn!(?after, at_most = ?api::LONGEST_RETRY_AFTER, "the API asks to be left alone for so long");
                 let asked = self.heartbeat.during(tokio::time::sleep(after));
                 if token.run_until_cancelled(asked).await.is_none() {
                     return Ok(());
@@ -295,7 +292,7 @@ impl Walk<'_> {
                 Err(error) => {
                     self.metrics.unreadable();
                     let text = chain(&error);
-                    if self.is_news(&text) {
+                    if self.notices.is_news(Kind::Unreadable, &text) {
                         warn!(error = text, "skipping a resource that cannot be read, report it to the API's owners");
                     }
                     continue;
@@ -341,7 +338,7 @@ impl Walk<'_> {
     fn tell(&mut self, resource: &Resource<'_>, decision: &Decision) {
         if decision.observed_ahead {
             self.metrics.observed_ahead();
-            if self.is_news(&format!("ahead {}", resource.id)) {
+            if self.notices.is_news(Kind::ObservedAhead, &resource.id) {
                 warn!(id = %resource.id, generation = resource.generation,
                     observed_generation = resource.status.observed_generation,
                     "observed_generation ahead of generation - potential API issue");
@@ -349,7 +346,7 @@ impl Walk<'_> {
         }
         if decision.from_future {
             self.metrics.from_future();
-            if self.is_news(&format!("future {}", resource.id)) {
+            if self.notices.is_news(Kind::FromFuture, &resource.id) {
                 warn!(id = %resource.id, last_report = ?resource.status.last_updated,
                     "report time in the future, going by our own events until it has passed; check the adapters' clocks");
             }
@@ -362,7 +359,7 @@ impl Walk<'_> {
             Ok(value) => value,
             Err(error) => {
                 self.metrics.unreadable();
-                if self.is_news(&format!("value {}", resource.id)) {
+                if self.notices.is_news(Kind::Unreadable, &resource.id) {
                     warn!(id = %resource.id, %error, "skipping a resource that cannot be read");
                 }
                 return None;
@@ -371,12 +368,12 @@ impl Walk<'_> {
         let built = self.config.payload.build(&value);
         self.metrics.fields(built.missing.len(), built.errors.len());
         for missing in &built.missing {
-            if self.is_news(&format!("missing {}", missing.field)) {
+            if self.notices.is_news(Kind::MissingField, &missing.field) {
                 warn!(field = %missing.field, path = missing.path, id = %resource.id, "a field of message_data is missing, sending an empty string");
             }
         }
         for failed in &built.errors {
-            if self.is_news(&format!("failed {}", failed.field)) {
+            if self.notices.is_news(Kind::FailedField, &failed.field) {
                 warn!(field = %failed.field, id = %resource.id, error = %failed.source,
                     "a field of message_data failed, sending an empty string");
             }
@@ -386,23 +383,6 @@ impl Walk<'_> {
         let event = event::reconcile(resource, decision, built.data, resource_type, traceparent, now);
         let id = resource.id.clone().into_owned();
         Some(Due { event, about: About { reason: decision.reason, id, generation: resource.generation } })
-    }
-
-    fn is_news(&mut self, notice: &str) -> bool {
-        self.notices.is_news(notice)
-    }
-}
-
-/// The notices that were given, as their hashes: they name what the API wrote, which may be of any length.
-#[derive(Default)]
-struct Notices {
-    given: HashSet<u64>,
-    hasher: RandomState,
-}
-
-impl Notices {
-    fn is_news(&mut self, notice: &str) -> bool {
-        self.given.len() < MAX_NOTICES && self.given.insert(self.hasher.hash_one(notice))
     }
 }
 
@@ -421,20 +401,5 @@ impl Skipped {
                 metrics.skipped(reason, ready, self.0[reason as usize][usize::from(ready)]);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_notice_is_news_once_and_there_are_only_so_many() {
-        let mut notices = Notices::default();
-        assert!(notices.is_news("a") && !notices.is_news("a") && notices.is_news("b"));
-        for index in 2..MAX_NOTICES {
-            assert!(notices.is_news(&index.to_string()));
-        }
-        assert!(!notices.is_news("one more"));
     }
 }

@@ -22,7 +22,9 @@ pub use proxy::{Mode, Proxy};
 pub use pubsub::Subscription;
 pub use rabbit::{Consumer, Message, Rabbit};
 pub use receiver::{Answer, Receiver, Request};
-pub use services::{amqp_url, install_crypto, missing, private_broker, private_emulator, pubsub_endpoint};
+pub use services::{
+    amqp_url, install_crypto, missing, private_broker, private_broker_with, private_emulator, pubsub_endpoint,
+};
 
 /// A name no other test uses, for exchanges, queues and topics: `prefix-<uuid>`.
 pub fn unique(prefix: &str) -> String {

@@ -39,12 +39,17 @@ pub fn pubsub_endpoint(test: &str) -> Option<String> {
 
 /// Starts a RabbitMQ of the test's own, to stop, kill and restart.
 pub async fn private_broker(test: &str) -> Option<Broker> {
+    private_broker_with(test, "").await
+}
+
+/// The same, with these lines added to its `rabbitmq.conf`.
+pub async fn private_broker_with(test: &str, conf: &str) -> Option<Broker> {
     install_crypto();
     if !on_path("rabbitmq-server") {
         missing(test, "rabbitmq-server", "`apt-get install rabbitmq-server`, or run `testbed/up rabbitmq` as root");
         return None;
     }
-    Some(Broker::start().await)
+    Some(Broker::start_with(conf).await)
 }
 
 /// Starts a Pub/Sub emulator of the test's own, to stop, kill and restart.

@@ -50,7 +50,7 @@ async fn serve(args: &SentinelArgs) -> Result<(), Failure> {
     };
     let admin = Admin::bind(addresses, health.clone(), registry).await.context("start the admin server")?;
 
-    let sink = broker::open(broker, &delivery, &mut tasks).await?;
+    let sink = broker::open(broker, &delivery, &health, &mut tasks).await?;
     let shard = shard(&sentinel);
     info!(
         resource_type = shard.resource_type,

@@ -46,6 +46,12 @@ impl Witness {
         calls[since..].iter().flatten().filter(|(_, ok)| *ok).map(|(id, _)| id.clone()).collect()
     }
 
+    /// What it did not confirm since that call.
+    fn refused(&self, since: usize) -> Vec<String> {
+        let calls = self.calls.lock().unwrap();
+        calls[since..].iter().flatten().filter(|(_, ok)| !ok).map(|(id, _)| id.clone()).collect()
+    }
+
     fn calls(&self) -> usize {
         self.calls.lock().unwrap().len()
     }
@@ -215,18 +221,26 @@ async fn an_event_keeps_its_id_for_as_long_as_the_broker_stays_away() {
     let memory = Arc::new(Memory::default());
     let ages = "max_age_not_ready: 1s\nmax_age_ready: 1s\n";
     let config = format!("{}{ages}", minimal(&api.url));
-    let mut bench = Bench::new(&config, Arc::clone(&memory) as Arc<dyn EventSink>);
+    let witness = Witness::new(Arc::clone(&memory) as Arc<dyn EventSink>);
+    let mut bench = Bench::new(&config, Arc::clone(&witness) as Arc<dyn EventSink>);
     assert_eq!(bench.cycle().await.unwrap().published, 1);
     let first = memory.take().remove(0);
     *memory.down.lock().unwrap() = true;
+    let before = witness.calls();
+    let mut cycles = 0;
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(2500) {
-        assert_eq!(bench.cycle().await.unwrap().published, 0);
+        let cycle = bench.cycle().await.unwrap();
+        assert_eq!(cycle.published, 0);
+        cycles += cycle.failed;
     }
     *memory.down.lock().unwrap() = false;
     assert_eq!(bench.cycle().await.unwrap().published, 1);
     let second = memory.take().remove(0);
     assert_ne!(second.id(), first.id(), "the first again, though it was confirmed");
+    assert!(cycles > 1, "{cycles} cycles had something due");
+    let refused = witness.refused(before);
+    assert!(refused.iter().all(|id| id == second.id()), "{refused:?} and then {}", second.id());
     let apart = second.attributes().time.unwrap().duration_since(first.attributes().time.unwrap());
     assert!(apart >= jiff::SignedDuration::from_secs(1), "{apart:?}");
 }

@@ -32,7 +32,7 @@ const BROKER: [(&str, &str, &str); 18] = [
     ("BROKER_ROUTING_KEY", "rabbitmq", "Default: empty, which a fanout exchange ignores."),
     ("BROKER_USER", "rabbitmq", "Default `guest`, whom RabbitMQ lets in from its own host only."),
     ("BROKER_PASSWORD", "rabbitmq", "The user's password; never shown."),
-    ("BROKER_PASSWORD_FILE", "rabbitmq", "A file with the password, read at start."),
+    ("BROKER_PASSWORD_FILE", "rabbitmq", "A file with the password, read again when it changes."),
     (
         "BROKER_URL",
         "rabbitmq",
