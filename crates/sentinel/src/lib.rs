@@ -21,6 +21,7 @@ pub mod resource;
 pub mod selector;
 pub mod service;
 pub mod template;
+pub mod trace;
 
 pub use ceiling::Ceiling;
 pub use config::SentinelConfig;

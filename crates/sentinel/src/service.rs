@@ -10,16 +10,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument, debug, error, info, info_span, warn};
+use tracing::{Instrument, Span, debug, error, field, info, info_span, warn};
 use watchfire_delivery::{CloudEvent, EventSink};
 use watchfire_runtime::chain;
+use watchfire_runtime::clock;
 use watchfire_runtime::health::{Dependency, Health, Heartbeat};
 use watchfire_runtime::tasks::beside;
-use watchfire_runtime::{clock, telemetry};
 
 use crate::adapters::{self, Change, Roster, Set};
 use crate::api::paging::{Pages, Query};
@@ -35,7 +35,8 @@ use crate::notices::{Kind, Notices};
 use crate::page::Page;
 use crate::partial;
 use crate::publish::{Outcome, Publisher};
-use crate::resource::Resource;
+use crate::resource::{Resource, parse_updated};
+use crate::trace::{self, TraceResources};
 
 /// The loop beats at least this often; the longest silence is one request or one window, each with its timeout.
 const MAX_SILENCE: Duration = Duration::from_mins(1);
@@ -59,7 +60,10 @@ pub struct Sentinel {
     payload_fields: Option<BTreeSet<String>>,
     notices: Notices,
     roster: Roster,
+    trace_resources: TraceResources,
     api_failing: bool,
+    /// What was changed before may have been published by the process before.
+    started: Timestamp,
 }
 
 /// What one cycle came to.
@@ -73,6 +77,8 @@ pub struct Cycle {
     pub published: u64,
     /// Events that it did not.
     pub failed: u64,
+    /// How far the furthest report time lay in the future.
+    pub skew: SignedDuration,
 }
 
 /// An event on its way from the decision to the broker.
@@ -88,6 +94,8 @@ pub(crate) struct About {
     pub(crate) generation: Option<i64>,
     /// The adapters that have not reported on the event before.
     pub(crate) silent: Set,
+    /// When the spec was changed that this is the first event of.
+    pub(crate) changed: Option<Timestamp>,
 }
 
 /// What a walk found to be lasting, whether or not it is due.
@@ -122,7 +130,7 @@ impl Sentinel {
         let max_age = config.rules.max_age;
         let lifetime = max_age.ready.max(max_age.not_ready).saturating_mul(2).max(MIN_LIFETIME);
         let in_flight = Arc::new(Mutex::new(InFlight::new(inflight::CAPACITY, lifetime)));
-        metrics.config_loaded();
+        metrics.config_loaded(config.poll_interval);
         Ok(Self {
             api,
             query,
@@ -136,7 +144,9 @@ impl Sentinel {
             payload_fields: config.payload.top_level_fields(),
             notices: Notices::default(),
             roster: Roster::default(),
+            trace_resources: TraceResources::default(),
             api_failing: false,
+            started: clock::now(),
             config,
         })
     }
@@ -156,6 +166,13 @@ impl Sentinel {
         self
     }
 
+    /// Traces the decisions on these resources, each in a span of its own.
+    #[must_use]
+    pub fn trace_resources(mut self, which: TraceResources) -> Self {
+        self.trace_resources = which;
+        self
+    }
+
     /// Runs until told to stop: at once for the first time, then every poll interval. Ends between two units of work.
     pub async fn run(mut self, token: CancellationToken) -> Result<(), Infallible> {
         let mut ticks = interval_at(Instant::now(), self.config.poll_interval);
@@ -164,7 +181,15 @@ impl Sentinel {
             if token.run_until_cancelled(self.heartbeat.during(ticks.tick())).await.is_none() {
                 return Ok(());
             }
-            let span = info_span!("sentinel.poll", resource_type = self.config.api.resource_type);
+            let span = info_span!(
+                "sentinel.poll",
+                resource_type = self.config.api.resource_type,
+                seen = field::Empty,
+                due = field::Empty,
+                published = field::Empty,
+                failed = field::Empty,
+                otel.status_code = field::Empty,
+            );
             if let Err(error) = self.cycle(&token).instrument(span).await
                 && let Some(after) = error.retry_after()
             {
@@ -199,8 +224,10 @@ impl Sentinel {
             payload_fields: self.payload_fields.as_ref(),
             notices: &mut self.notices,
             roster: &mut self.roster,
+            trace_resources: &self.trace_resources,
             api_state: &self.api_state,
             sender,
+            started: self.started,
             cycle: Cycle::default(),
             lasting: Lasting::default(),
         };
@@ -252,15 +279,17 @@ impl Sentinel {
         if token.is_cancelled() {
             return;
         }
-        self.metrics.cycle(took, cycle.due);
+        self.metrics.cycle(took, cycle.due, cycle.skew);
+        if fetched.is_ok() && outcome.failed == 0 {
+            self.metrics.succeeded(now);
+        } else {
+            self.metrics.failed();
+        }
         match fetched {
             Ok(()) => {
                 self.api_state.up();
                 if std::mem::take(&mut self.api_failing) {
                     info!("the API answers again");
-                }
-                if outcome.failed == 0 {
-                    self.metrics.succeeded(now);
                 }
                 debug!(
                     seen = cycle.seen,
@@ -280,6 +309,16 @@ impl Sentinel {
                     error!(error = %chain(error), hint = error.hint(), "cannot list resources, trying again every poll interval");
                 }
             }
+        }
+        // Last: in the log they would stand in every line that follows.
+        let span = Span::current();
+        for (name, count) in
+            [("seen", cycle.seen), ("due", cycle.due), ("published", cycle.published), ("failed", cycle.failed)]
+        {
+            span.record(name, count);
+        }
+        if fetched.is_err() || outcome.failed > 0 {
+            span.record("otel.status_code", "error");
         }
     }
 }
@@ -310,8 +349,10 @@ struct Walk<'a> {
     payload_fields: Option<&'a BTreeSet<String>>,
     notices: &'a mut Notices,
     roster: &'a mut Roster,
+    trace_resources: &'a TraceResources,
     api_state: &'a Dependency,
     sender: mpsc::Sender<Due>,
+    started: Timestamp,
     cycle: Cycle,
     lasting: Lasting,
 }
@@ -357,8 +398,10 @@ impl Walk<'_> {
                 continue;
             }
             self.cycle.seen += 1;
+            let span = self.trace_resources.evaluate(&resource);
             let (decision, published) = self.decide(&resource, now);
-            self.tell(&resource, &decision);
+            trace::decided(&span, &decision);
+            self.tell(&resource, &decision, now);
             self.lasting.count(&resource, &decision);
             if !decision.reason.publishes() {
                 debug!(id = %resource.id, reason = %decision.reason, due = ?decision.due, "skipped");
@@ -376,14 +419,18 @@ impl Walk<'_> {
             }
         }
         skipped.report(self.metrics);
+        let answered = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).take_answered();
+        for after in answered {
+            self.metrics.reported(after);
+        }
     }
 
     fn decide(&self, resource: &Resource<'_>, now: Timestamp) -> (Decision, Option<Published>) {
         let report = self.config.rules.policy.report(&resource.status);
+        // Asked in any case: it measures how long the reports took.
+        let published = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).published(resource, report, now);
         let published = match self.config.republish {
-            Republish::InFlight => {
-                self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).published(resource, report, now)
-            }
+            Republish::InFlight => published,
             Republish::Always => None,
         };
         (decide(&self.config.rules, resource, published, now), published)
@@ -398,7 +445,7 @@ impl Walk<'_> {
     }
 
     /// Warns of what is odd about a resource, once.
-    fn tell(&mut self, resource: &Resource<'_>, decision: &Decision) {
+    fn tell(&mut self, resource: &Resource<'_>, decision: &Decision, now: Timestamp) {
         if decision.observed_ahead {
             self.metrics.observed_ahead();
             if self.notices.is_news(Kind::ObservedAhead, &resource.id) {
@@ -409,6 +456,9 @@ impl Walk<'_> {
         }
         if decision.from_future {
             self.metrics.from_future();
+            let ahead = |report: Timestamp| report.duration_since(now);
+            let ahead = resource.status.last_updated.max(resource.status.last_transition).map(ahead);
+            self.cycle.skew = self.cycle.skew.max(ahead.unwrap_or_default());
             if self.notices.is_news(Kind::FromFuture, &resource.id) {
                 let report = self.config.rules.policy.report(&resource.status);
                 warn!(id = %resource.id, ?report,
@@ -449,11 +499,20 @@ impl Walk<'_> {
                     "a field of message_data failed, sending an empty string");
             }
         }
-        let traceparent = telemetry::traceparent();
         let resource_type = &self.config.api.resource_type;
-        let event = event::reconcile(resource, decision, built.data, resource_type, traceparent, now);
+        let event = event::reconcile(resource, decision, built.data, resource_type, now);
         let id = resource.id.clone().into_owned();
-        Some(Due { event, about: About { reason: decision.reason, id, generation: resource.generation, silent } })
+        let changed = self.first_of_spec(item, decision);
+        let about = About { reason: decision.reason, id, generation: resource.generation, silent, changed };
+        Some(Due { event, about })
+    }
+
+    /// When the spec was changed that this event is the first of, if this process saw it happen.
+    fn first_of_spec(&self, item: &str, decision: &Decision) -> Option<Timestamp> {
+        let first = decision.reason == Reason::GenerationChanged && decision.since.is_none();
+        // The API projects times to the second.
+        let started = self.started - SignedDuration::from_secs(1);
+        first.then(|| parse_updated(item)).flatten().filter(|changed| *changed >= started)
     }
 }
 

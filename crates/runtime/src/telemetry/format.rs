@@ -186,7 +186,7 @@ impl Fields {
     /// What a field is called in the line.
     fn name(&self, field: &Field) -> &'static str {
         let taken = HEAD.iter().find(|(head, _)| self.format == LogFormat::Json && *head == field.name());
-        taken.map_or(field.name(), |(_, name)| name)
+        taken.map_or_else(|| field.name(), |(_, name)| name)
     }
 }
 

@@ -47,7 +47,7 @@ const CASES: [(fn(), &str, &str); 13] = [
                 ps = "a\u{2029}b",
                 rlo = "a\u{202e}b",
                 "polled"
-            )
+            );
         },
         ",\"del\":\"a \u{7f}\",\"nel\":\"a\u{85}b\",\"ls\":\"a\u{2028}b\",\"ps\":\"a\u{2029}b\",\"rlo\":\"a\u{202e}b\"",
         r#" del="a \u{7f}" nel="a\u{85}b" ls="a\u{2028}b" ps="a\u{2029}b" rlo="a\u{202e}b""#,
