@@ -214,12 +214,13 @@ impl Serialize for View<'_> {
         if fields.has("created_time") {
             map.serialize_entry(dialect.key("created_time", "createdTime"), &parts.created_time)?;
         }
-        if let Some(deleted_time) = parts.deleted_time {
+        // Like today's API: what is asked for by its name and not there is null.
+        if parts.deleted_time.is_some() || fields != Fields::ALL {
             if fields.has("deleted_by") {
-                map.serialize_entry(dialect.key("deleted_by", "deletedBy"), AUTHOR)?;
+                map.serialize_entry(dialect.key("deleted_by", "deletedBy"), &parts.deleted_time.map(|_| AUTHOR))?;
             }
             if fields.has("deleted_time") {
-                map.serialize_entry(dialect.key("deleted_time", "deletedTime"), &deleted_time)?;
+                map.serialize_entry(dialect.key("deleted_time", "deletedTime"), &parts.deleted_time)?;
             }
         }
         if fields.has("generation") {
@@ -232,8 +233,8 @@ impl Serialize for View<'_> {
         if fields.has("kind") {
             map.serialize_entry("kind", &style.kind.name)?;
         }
-        if fields.has("labels") && has_labels {
-            map.serialize_entry("labels", &parts.labels)?;
+        if fields.has("labels") && (has_labels || fields != Fields::ALL) {
+            map.serialize_entry("labels", &has_labels.then_some(&parts.labels))?;
         }
         if dialect.has_phase() {
             map.serialize_entry("metadata", &Metadata { labels: &parts.labels, name: parts.name })?;
