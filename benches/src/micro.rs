@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use watchfire_sentinel::decision::{MaxAge, Policy, decide};
+use watchfire_sentinel::decision::{MaxAge, Policy, Rules, decide};
 use watchfire_sentinel::payload::Payload;
 use watchfire_sentinel::resource::Resource;
 
@@ -17,6 +17,7 @@ pub(crate) fn rows(rounds: usize) -> Vec<Row> {
     let json = resource().to_string();
     let value: Value = resource();
     let max_age = MaxAge { ready: Duration::from_mins(30), not_ready: Duration::from_secs(10) };
+    let rules = Rules::new(Policy::GenerationAware, max_age);
     let Ok(parsed) = Resource::parse(&json) else { return Vec::new() };
     let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(24 * 365 * 56);
     let fields = json!({
@@ -25,7 +26,7 @@ pub(crate) fn rows(rounds: usize) -> Vec<Row> {
     });
     let mut rows = vec![
         row("decision on one parsed resource", "< 1000 ns", "< 300 ns", rounds, || {
-            black_box(decide(Policy::GenerationAware, black_box(&parsed), None, &max_age, now));
+            black_box(decide(&rules, black_box(&parsed), None, now));
         }),
         row("reading one resource of a page", "", "", rounds, || {
             drop(black_box(Resource::parse(black_box(&json))));

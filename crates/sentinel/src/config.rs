@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,11 +21,12 @@ use watchfire_runtime::duration::GoDuration;
 use watchfire_runtime::secret::SecretSource;
 
 use crate::api::ApiConfig;
-use crate::decision::{MaxAge, Policy};
+use crate::decision::{MaxAge, Rules};
 use crate::payload::Payload;
 use crate::selector::{Operator, Requirement, Selector};
 
 pub mod broker;
+mod rules;
 mod show;
 
 pub use show::Shown;
@@ -41,6 +43,17 @@ pub struct RawConfig {
     pub max_age_not_ready: Option<GoDuration>,
     /// An event is due this long after the last report of a ready resource. Default `30m`.
     pub max_age_ready: Option<GoDuration>,
+    /// How much earlier than at `max_age_ready` ready resources may be refreshed, from `0%` to `50%`: each by a share that
+    /// its id decides, so that a fleet that was published together is not due together again. Default `0%`.
+    pub refresh_spread: Option<String>,
+    /// A resource makes no progress when it is not ready, at least five events were published for its generation, and
+    /// nothing about it has changed for so long. Default: `max_age_ready`.
+    pub no_progress_after: Option<GoDuration>,
+    /// A resource without progress is published less and less often, up to this long after its last report; from
+    /// `max_age_not_ready` to `max_age_ready`. Default: `max_age_not_ready`, as often as any other.
+    pub max_age_no_progress: Option<GoDuration>,
+    /// The most events that this process publishes in a second. Default: no ceiling.
+    pub max_events_per_second: Option<u32>,
     /// Which resources to watch: a list of `label`/`value` pairs that must all match, or `matchLabels` and
     /// `matchExpressions` as in Kubernetes. Default: all.
     pub resource_selector: Option<RawSelector>,
@@ -162,9 +175,9 @@ pub struct SentinelConfig {
     /// From the beginning of one cycle to the beginning of the next.
     pub poll_interval: Duration,
     /// When a resource is due.
-    pub max_age: MaxAge,
-    /// How that is decided.
-    pub policy: Policy,
+    pub rules: Rules,
+    /// The most events in a second, of all sentinels of the process together.
+    pub max_events_per_second: Option<NonZeroU32>,
     /// Whether our own events count.
     pub republish: Republish,
     /// Which resources are watched.
@@ -235,15 +248,18 @@ fn check_into(raw: &RawConfig, env: &Env, problems: &mut Problems) -> Option<Sen
     let token = check_token(&api, env, problems);
     let selector = check_selector(raw.resource_selector.as_ref(), problems);
     let payload = check_payload(raw.message_data.as_ref(), problems);
-    let policy = match raw.decision {
-        None | Some(RawPolicy::GenerationAware) => Policy::GenerationAware,
-        Some(RawPolicy::TimeOnly) => Policy::TimeOnly,
-    };
+    let rules =
+        ready.zip(not_ready).and_then(|(ready, not_ready)| rules::check(raw, MaxAge { ready, not_ready }, problems));
+    let max_events_per_second = rules::check_ceiling(raw.max_events_per_second, problems);
     let effective = RawConfig {
         resource_type: resource_type.clone(),
         poll_interval: poll_interval.map(GoDuration::new),
         max_age_not_ready: not_ready.map(GoDuration::new),
         max_age_ready: ready.map(GoDuration::new),
+        refresh_spread: rules.map(|rules| format!("{}%", rules.refresh_spread.percent())),
+        no_progress_after: rules.map(|rules| GoDuration::new(rules.no_progress.after)),
+        max_age_no_progress: rules.map(|rules| GoDuration::new(rules.no_progress.max_age)),
+        max_events_per_second: raw.max_events_per_second,
         resource_selector: Some(raw.resource_selector.clone().unwrap_or(RawSelector::Pairs(Vec::new()))),
         hyperfleet_api: Some(RawApi { timeout: timeout.map(GoDuration::new), ..api }),
         message_data: Some(raw.message_data.clone().unwrap_or_else(default_message_data)),
@@ -253,8 +269,8 @@ fn check_into(raw: &RawConfig, env: &Env, problems: &mut Problems) -> Option<Sen
     Some(SentinelConfig {
         api: ApiConfig { endpoint: endpoint?, timeout: timeout?, token, resource_type: resource_type? },
         poll_interval: poll_interval?,
-        max_age: MaxAge { ready: ready?, not_ready: not_ready? },
-        policy,
+        rules: rules?,
+        max_events_per_second,
         republish: raw.republish.unwrap_or_default(),
         selector: selector?,
         payload: Arc::new(payload?),

@@ -13,7 +13,38 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::resource::Resource;
+use crate::resource::{Resource, Status};
+
+mod spread;
+
+pub use spread::Spread;
+
+/// A resource is said to make no progress only after so many events of ours: before, nobody was asked.
+pub const ASKED: u32 = 5;
+
+/// A resource without progress waits for this part of the time that it has been without.
+const PATIENCE: u32 = 10;
+
+/// What the configuration says about when a resource is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rules {
+    /// How that is decided.
+    pub policy: Policy,
+    /// How old a resource may become.
+    pub max_age: MaxAge,
+    /// How much earlier than their max age ready resources may be refreshed.
+    pub refresh_spread: Spread,
+    /// What becomes of resources that stay not ready.
+    pub no_progress: NoProgress,
+}
+
+impl Rules {
+    /// The rules of the specification: no spread, and one max age for all that is not ready.
+    pub fn new(policy: Policy, max_age: MaxAge) -> Self {
+        let no_progress = NoProgress { after: max_age.ready, max_age: max_age.not_ready };
+        Self { policy, max_age, refresh_spread: Spread::OFF, no_progress }
+    }
+}
 
 /// How it is decided that a resource is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +53,16 @@ pub enum Policy {
     GenerationAware,
     /// Max age since the last change of state, and nothing else.
     TimeOnly,
+}
+
+impl Policy {
+    /// The time that max age is counted from.
+    pub fn report(self, status: &Status) -> Option<Timestamp> {
+        match self {
+            Self::GenerationAware => status.last_updated,
+            Self::TimeOnly => status.last_transition,
+        }
+    }
 }
 
 /// How old a resource may become before the next event.
@@ -33,6 +74,15 @@ pub struct MaxAge {
     pub not_ready: Duration,
 }
 
+/// When a resource makes no progress, and how long its events wait then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoProgress {
+    /// It is not ready, and neither its state nor what an adapter says of its part has changed for so long.
+    pub after: Duration,
+    /// Its max age grows up to this; one that is not above `max_age.not_ready` does not grow.
+    pub max_age: Duration,
+}
+
 /// Our own last confirmed event for a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Published {
@@ -40,6 +90,8 @@ pub struct Published {
     pub generation: Option<i64>,
     /// When the broker confirmed it.
     pub at: Timestamp,
+    /// How many events of this generation were confirmed, this one included, since the resource was last ready.
+    pub attempts: u32,
 }
 
 /// Why a resource is due, or not.
@@ -51,6 +103,12 @@ pub enum Reason {
     MaxAgeReady,
     /// Not ready, and the last report is too old.
     MaxAgeNotReady,
+    /// It is on its way to deletion, and no event has said so yet.
+    DeletionRequested,
+    /// It is on its way to deletion, and the last report is too old.
+    Deleting,
+    /// Not ready, the last report is too old, and nothing has changed in spite of our events.
+    NoProgress,
     /// Time-only policy: the last transition is too old.
     BackoffExpired,
     /// The last report is recent enough.
@@ -65,10 +123,13 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order of the enum; metrics create their labels from it.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::GenerationChanged,
         Self::MaxAgeReady,
         Self::MaxAgeNotReady,
+        Self::DeletionRequested,
+        Self::Deleting,
+        Self::NoProgress,
         Self::BackoffExpired,
         Self::NotExpired,
         Self::InFlight,
@@ -76,12 +137,15 @@ impl Reason {
         Self::ObservedAhead,
     ];
 
-    /// The words of the specification.
+    /// The words of the specification, where it has them.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::GenerationChanged => "generation changed - new spec to reconcile",
             Self::MaxAgeReady => "max age expired (ready)",
             Self::MaxAgeNotReady => "max age expired (not ready)",
+            Self::DeletionRequested => "deletion requested - to be finalized",
+            Self::Deleting => "deletion in progress - max age expired",
+            Self::NoProgress => "no progress - max age expired (not ready)",
             Self::BackoffExpired => "backoff-expired",
             Self::NotExpired => "max age not expired",
             Self::InFlight => "event published, max age not expired",
@@ -90,10 +154,21 @@ impl Reason {
         }
     }
 
+    /// The reason as far as it is part of an event's identity: how often we have asked is not, since a restart forgets it.
+    pub fn cause(self) -> Self {
+        if self == Self::NoProgress { Self::MaxAgeNotReady } else { self }
+    }
+
     /// Whether the reason publishes.
     pub fn publishes(self) -> bool {
         match self {
-            Self::GenerationChanged | Self::MaxAgeReady | Self::MaxAgeNotReady | Self::BackoffExpired => true,
+            Self::GenerationChanged
+            | Self::MaxAgeReady
+            | Self::MaxAgeNotReady
+            | Self::DeletionRequested
+            | Self::Deleting
+            | Self::NoProgress
+            | Self::BackoffExpired => true,
             Self::NotExpired | Self::InFlight | Self::BackoffNotExpired | Self::ObservedAhead => false,
         }
     }
@@ -118,48 +193,61 @@ pub struct Decision {
     pub observed_ahead: bool,
     /// The report time lies in the future: a clock is wrong somewhere.
     pub from_future: bool,
+    /// It stays not ready, and nothing has changed in spite of our events.
+    pub no_progress: bool,
+}
+
+/// What max age counts for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nobody has seen the spec: not ready, whatever the phase of the old one says.
+    Unseen,
+    NotReady,
+    Ready,
 }
 
 /// Decides whether `resource` is due at `now`, given our own last confirmed event for it.
-pub fn decide(
-    policy: Policy,
-    resource: &Resource<'_>,
-    published: Option<Published>,
-    max_age: &MaxAge,
-    now: Timestamp,
-) -> Decision {
+pub fn decide(rules: &Rules, resource: &Resource<'_>, published: Option<Published>, now: Timestamp) -> Decision {
+    let Rules { policy, max_age, refresh_spread, no_progress } = rules;
     let status = &resource.status;
-    let report = match policy {
-        Policy::GenerationAware => status.last_updated,
-        Policy::TimeOnly => status.last_transition,
-    };
-    let generation = resource.generation.unwrap_or(0);
-    let observed = status.observed_generation.unwrap_or(0);
-    let (unseen, observed_ahead) = match policy {
-        Policy::GenerationAware => (generation > observed, observed > generation && resource.generation.is_some()),
-        Policy::TimeOnly => (false, false),
-    };
-    let ours = published.filter(|published| policy == Policy::TimeOnly || published.generation == resource.generation);
+    let (state, observed_ahead) = compare(*policy, resource);
+    let age = if state == State::Ready { max_age.ready } else { max_age.not_ready };
+    let report = policy.report(status);
     let from_future = report.is_some_and(|report| report > now);
-    let settle = |reason, since, due| Decision { reason, since, due, observed_ahead, from_future };
-
     let past_report = report.filter(|_| !from_future);
-    if unseen && ours.is_none() {
+    let ours = published
+        .filter(|ours| *policy == Policy::TimeOnly || ours.generation == resource.generation)
+        // Later than this only where our own clock was set back; waiting for it could take for ever.
+        .filter(|ours| ours.at <= add(now, age));
+    let last = past_report.max(ours.map(|ours| ours.at));
+    let stuck = ours.zip(last).and_then(|(ours, last)| match (policy, state) {
+        (Policy::GenerationAware, State::Unseen | State::NotReady) => no_progress.time(status, ours, last),
+        (Policy::GenerationAware, State::Ready) | (Policy::TimeOnly, _) => None,
+    });
+    let settle =
+        |reason, since, due| Decision { reason, since, due, observed_ahead, from_future, no_progress: stuck.is_some() };
+
+    if state == State::Unseen && ours.is_none() {
+        let deleting = resource.deleted_time.is_some();
+        let reason = if deleting { Reason::DeletionRequested } else { Reason::GenerationChanged };
         // The generation itself is the cause: a late report of an older one must not change the event's id.
-        return settle(Reason::GenerationChanged, None, past_report);
+        return settle(reason, None, past_report);
     }
     if observed_ahead && report.is_none() && ours.is_none() {
         return settle(Reason::ObservedAhead, None, None);
     }
-
-    let Some(last) = past_report.max(ours.map(|ours| ours.at)) else {
-        return settle(due_reason(policy, unseen, status.ready), report, None);
+    let overdue = overdue(*policy, resource, state, stuck.is_some());
+    let Some(last) = last else {
+        return settle(overdue, report, None);
     };
-    // A spec that nobody has seen is not ready, whatever the phase of the old one says.
-    let age = if status.ready && !unseen { max_age.ready } else { max_age.not_ready };
+    let age = match (stuck, state) {
+        (Some(time), _) => (time / PATIENCE).min(no_progress.max_age).max(age),
+        (None, State::Ready) => refresh_spread.shorten(age, &resource.id),
+        (None, State::Unseen | State::NotReady) => age,
+    };
     let due = add(last, age);
     if now >= due {
-        return settle(due_reason(policy, unseen, status.ready), Some(last), Some(due));
+        return settle(overdue, Some(last), Some(due));
     }
     let in_flight = past_report.is_none_or(|report| report < last);
     let reason = match policy {
@@ -170,12 +258,37 @@ pub fn decide(
     settle(reason, Some(last), Some(due))
 }
 
-fn due_reason(policy: Policy, unseen: bool, ready: bool) -> Reason {
-    match policy {
-        Policy::TimeOnly => Reason::BackoffExpired,
-        Policy::GenerationAware if unseen => Reason::GenerationChanged,
-        Policy::GenerationAware if ready => Reason::MaxAgeReady,
-        Policy::GenerationAware => Reason::MaxAgeNotReady,
+/// Compares what is wanted with what was seen; also says whether more was seen than there is.
+fn compare(policy: Policy, resource: &Resource<'_>) -> (State, bool) {
+    let generation = resource.generation.unwrap_or(0);
+    let observed = resource.status.observed_generation.unwrap_or(0);
+    let state = match policy {
+        Policy::GenerationAware if generation > observed => State::Unseen,
+        Policy::GenerationAware | Policy::TimeOnly if resource.status.ready => State::Ready,
+        Policy::GenerationAware | Policy::TimeOnly => State::NotReady,
+    };
+    let ahead = policy == Policy::GenerationAware && observed > generation && resource.generation.is_some();
+    (state, ahead)
+}
+
+/// Why a resource is due whose max age is over.
+fn overdue(policy: Policy, resource: &Resource<'_>, state: State, stuck: bool) -> Reason {
+    match (policy, state) {
+        (Policy::TimeOnly, _) => Reason::BackoffExpired,
+        (Policy::GenerationAware, _) if resource.deleted_time.is_some() => Reason::Deleting,
+        (Policy::GenerationAware, _) if stuck => Reason::NoProgress,
+        (Policy::GenerationAware, State::Unseen) => Reason::GenerationChanged,
+        (Policy::GenerationAware, State::Ready) => Reason::MaxAgeReady,
+        (Policy::GenerationAware, State::NotReady) => Reason::MaxAgeNotReady,
+    }
+}
+
+impl NoProgress {
+    /// For how long nothing had changed when the last word was said, if that is too long. Told from the last word and
+    /// not from now, so that what is due at a time stays due at that time.
+    fn time(&self, status: &Status, ours: Published, last: Timestamp) -> Option<Duration> {
+        let time = Duration::try_from(last.duration_since(status.last_progress?)).ok()?;
+        (ours.attempts >= ASKED && time >= self.after).then_some(time)
     }
 }
 

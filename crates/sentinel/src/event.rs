@@ -32,7 +32,7 @@ pub fn reconcile(
     let generation = resource.generation.map(|generation| generation.to_string()).unwrap_or_default();
     let since = decision.since.map(|since| since.to_string()).unwrap_or_default();
     // None of the parts can hold a line break but the id, and that one stands last.
-    let cause = format!("{SOURCE}\n{generation}\n{}\n{since}\n{}", decision.reason.as_str(), resource.id);
+    let cause = format!("{SOURCE}\n{generation}\n{}\n{since}\n{}", decision.reason.cause().as_str(), resource.id);
     let attributes = Attributes {
         id: Uuid::new_v5(&Uuid::NAMESPACE_OID, cause.as_bytes()).to_string(),
         source: SOURCE.to_owned(),
@@ -66,6 +66,7 @@ mod tests {
             kind: "NodePool".into(),
             generation: Some(generation),
             labels: Labels::default(),
+            deleted_time: None,
             status: Status::default(),
         }
     }
@@ -77,6 +78,7 @@ mod tests {
             due: Some(Timestamp::from_second(since + 10).unwrap()),
             observed_ahead: false,
             from_future: false,
+            no_progress: false,
         }
     }
 
@@ -97,6 +99,14 @@ mod tests {
         ] {
             assert_ne!(base.id(), other.id());
         }
+    }
+
+    #[test]
+    fn that_nothing_changes_is_no_other_cause() {
+        let due = build(&resource("a", 1), &decision(Reason::MaxAgeNotReady, 5));
+        assert_eq!(due.id(), build(&resource("a", 1), &decision(Reason::NoProgress, 5)).id());
+        let deleting = build(&resource("a", 1), &decision(Reason::Deleting, 5));
+        assert_ne!(deleting.id(), build(&resource("a", 1), &decision(Reason::DeletionRequested, 5)).id());
     }
 
     #[test]

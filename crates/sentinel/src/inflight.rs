@@ -2,6 +2,9 @@
 //!
 //! Memory only: after a restart what has no report yet is sent once more, under the same id. Bounded: beyond its
 //! capacity the oldest entry goes, which costs at most one early event for that resource.
+//!
+//! The surprise: while a resource is not ready, a report overtakes its event without ending its entry. The event no
+//! longer counts as a clock then, but as an attempt.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -9,6 +12,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use lru::LruCache;
 
+use crate::adapters::{Set, Waiting};
 use crate::decision::Published;
 use crate::resource::Resource;
 
@@ -18,11 +22,21 @@ pub const CAPACITY: usize = 1_000_000;
 /// Our last confirmed event per resource.
 pub struct InFlight {
     // Keyed by two independent hashes of the id: 16 bytes instead of a string, and no collision that matters.
-    entries: LruCache<(u64, u64), Published>,
+    entries: LruCache<(u64, u64), Entry>,
     hashers: (RandomState, RandomState),
     capacity: usize,
     lifetime: Duration,
     evicted: u64,
+    waiting: Waiting,
+}
+
+/// As [`Published`], and the adapters that did not report on the event before: flat, so that it stays small.
+#[derive(Clone, Copy)]
+struct Entry {
+    generation: Option<i64>,
+    at: Timestamp,
+    attempts: u32,
+    silent: Set,
 }
 
 impl InFlight {
@@ -35,6 +49,7 @@ impl InFlight {
             capacity,
             lifetime,
             evicted: 0,
+            waiting: Waiting::default(),
         }
     }
 
@@ -43,7 +58,8 @@ impl InFlight {
         self.capacity = capacity;
     }
 
-    /// What was published for this resource; forgets it if a report of that very generation has overtaken it.
+    /// What was published for this resource; forgets it once it is ready and a report of that very generation has
+    /// overtaken the event.
     pub fn published(
         &mut self,
         resource: &Resource<'_>,
@@ -54,31 +70,50 @@ impl InFlight {
             return None;
         }
         let key = self.key(&resource.id);
-        let published = *self.entries.peek(&key)?;
-        let overtaken = report.is_some_and(|report| report >= published.at && report <= now)
-            && resource.status.observed_generation >= published.generation;
-        if overtaken {
+        let Entry { generation, at, attempts, silent } = *self.entries.peek(&key)?;
+        let overtaken = report.is_some_and(|report| report >= at && report <= now)
+            && resource.status.observed_generation >= generation;
+        if overtaken && resource.status.ready {
             self.entries.pop(&key);
+            self.waiting.end(silent);
             return None;
         }
-        Some(published)
+        Some(Published { generation, at, attempts })
     }
 
     /// Forgets what is older than its lifetime: resources that are gone, or that nobody reports on.
     pub fn expire(&mut self, now: Timestamp) {
         let Ok(lifetime) = SignedDuration::try_from(self.lifetime) else { return };
         while self.entries.peek_lru().is_some_and(|(_, oldest)| now.duration_since(oldest.at) >= lifetime) {
-            self.entries.pop_lru();
+            self.forget_oldest();
         }
     }
 
-    /// Remembers a confirmed event.
-    pub fn confirm(&mut self, id: &str, published: Published) {
+    /// Remembers a confirmed event, and which adapters had not reported on the one before.
+    pub(crate) fn confirm(&mut self, id: &str, generation: Option<i64>, silent: Set, at: Timestamp) {
         let key = self.key(id);
-        self.entries.put(key, published);
-        if self.entries.len() > self.capacity && self.entries.pop_lru().is_some() {
+        let before = self.entries.peek(&key).filter(|before| before.generation == generation);
+        let attempts = before.map_or(0, |before| before.attempts).saturating_add(1);
+        self.waiting.begin(silent);
+        if let Some(before) = self.entries.put(key, Entry { generation, at, attempts, silent }) {
+            self.waiting.end(before.silent);
+        }
+        if self.entries.len() > self.capacity && self.forget_oldest() {
             self.evicted += 1;
         }
+    }
+
+    fn forget_oldest(&mut self) -> bool {
+        let oldest = self.entries.pop_lru();
+        if let Some((_, oldest)) = &oldest {
+            self.waiting.end(oldest.silent);
+        }
+        oldest.is_some()
+    }
+
+    /// What is known of resources that wait for silent adapters.
+    pub(crate) fn waiting(&self) -> &Waiting {
+        &self.waiting
     }
 
     /// How many events are remembered.
@@ -104,6 +139,7 @@ impl InFlight {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::adapters::{Roster, Said};
     use crate::resource::{Labels, Status};
 
     fn at(seconds: i64) -> Timestamp {
@@ -111,18 +147,20 @@ mod tests {
     }
 
     fn resource(id: &str, observed: i64) -> Resource<'static> {
+        let status = Status { ready: true, observed_generation: Some(observed), ..Status::default() };
         Resource {
             id: id.to_owned().into(),
             kind: "Cluster".into(),
             generation: Some(2),
             labels: Labels::default(),
-            status: Status { observed_generation: Some(observed), ..Status::default() },
+            deleted_time: None,
+            status,
         }
     }
 
     fn memory(capacity: usize) -> InFlight {
         let mut memory = InFlight::new(capacity, Duration::from_mins(1));
-        memory.confirm("a", Published { generation: Some(2), at: at(100) });
+        memory.confirm("a", Some(2), Set::default(), at(100));
         memory
     }
 
@@ -145,6 +183,63 @@ mod tests {
     }
 
     #[test]
+    fn while_a_resource_is_not_ready_its_attempts_are_counted_whether_or_not_reports_come() {
+        let mut memory = memory(10);
+        let attempts = |memory: &mut InFlight, ready, generation| {
+            let mut resource = resource("a", generation);
+            resource.status.ready = ready;
+            memory.published(&resource, Some(at(500)), at(500)).map(|published| published.attempts)
+        };
+        memory.confirm("a", Some(2), Set::default(), at(110));
+        assert_eq!(attempts(&mut memory, false, 2), Some(2));
+        memory.confirm("a", Some(2), Set::default(), at(120));
+        assert_eq!(attempts(&mut memory, true, 1), Some(3), "a report of an older generation ends nothing");
+        assert_eq!(attempts(&mut memory, true, 2), None, "ready again");
+        memory.confirm("a", Some(2), Set::default(), at(130));
+        assert_eq!(attempts(&mut memory, false, 2), Some(1));
+        memory.confirm("a", Some(3), Set::default(), at(140));
+        assert_eq!(attempts(&mut memory, false, 3), Some(1), "another generation");
+    }
+
+    #[test]
+    fn what_waits_for_a_silent_adapter_does_so_until_a_report_comes_or_its_entry_goes() {
+        let mut roster = Roster::default();
+        let dns = Said { adapter: "dns".to_owned(), generation: None, at: None };
+        let silent = roster.enter(&[&dns], "a");
+        let mut memory = InFlight::new(3, Duration::from_mins(1));
+        for (index, id) in ["a", "b", "c"].into_iter().enumerate() {
+            memory.confirm(id, Some(2), silent, at(100));
+            memory.confirm(id, Some(2), silent, at(100));
+            assert_eq!(memory.waiting().resources(), index + 1);
+        }
+        // Not ready: the entry stays, and so does the wait; another adapter may have reported.
+        let mut reported = resource("a", 2);
+        reported.status.ready = false;
+        memory.published(&reported, Some(at(105)), at(110));
+        assert_eq!((memory.len(), memory.waiting().resources()), (3, 3));
+        memory.published(&resource("a", 2), Some(at(105)), at(110));
+        assert_eq!((memory.len(), memory.waiting().resources()), (2, 2));
+        memory.published(&resource("b", 2), Some(at(105)), at(110));
+        assert_eq!((memory.len(), memory.waiting().resources()), (1, 1));
+        memory.confirm("c", Some(2), Set::default(), at(111));
+        assert_eq!(memory.waiting().resources(), 0);
+        // Evicted, and expired.
+        memory.confirm("d", Some(2), silent, at(112));
+        for id in ["e", "f", "g"] {
+            memory.confirm(id, Some(2), Set::default(), at(113));
+        }
+        assert_eq!(memory.waiting().resources(), 0);
+        memory.confirm("h", Some(2), silent, at(114));
+        memory.expire(at(300));
+        assert_eq!(memory.waiting().resources(), 0);
+    }
+
+    #[test]
+    fn an_entry_takes_about_a_hundred_bytes() {
+        assert!(size_of::<Entry>() <= 40);
+    }
+
+    #[test]
     fn a_report_from_the_future_overtakes_nothing() {
         let mut memory = memory(10);
         assert!(memory.published(&resource("a", 2), Some(at(300)), at(110)).is_some());
@@ -153,7 +248,7 @@ mod tests {
     #[test]
     fn an_entry_expires_with_its_lifetime() {
         let mut memory = memory(10);
-        memory.confirm("b", Published { generation: None, at: at(101) });
+        memory.confirm("b", None, Set::default(), at(101));
         memory.expire(at(159));
         assert_eq!(memory.len(), 2);
         memory.expire(at(160));
@@ -165,10 +260,10 @@ mod tests {
     #[test]
     fn beyond_its_capacity_the_oldest_goes_and_is_counted() {
         let mut memory = memory(2);
-        memory.confirm("b", Published { generation: None, at: at(101) });
-        memory.confirm("a", Published { generation: None, at: at(102) });
+        memory.confirm("b", None, Set::default(), at(101));
+        memory.confirm("a", None, Set::default(), at(102));
         assert_eq!(memory.take_evicted(), 0);
-        memory.confirm("c", Published { generation: None, at: at(103) });
+        memory.confirm("c", None, Set::default(), at(103));
         assert_eq!((memory.len(), memory.take_evicted(), memory.take_evicted()), (2, 1, 0));
         assert_eq!(memory.published(&resource("b", 2), None, at(104)), None);
         assert!(memory.published(&resource("a", 2), None, at(104)).is_some());

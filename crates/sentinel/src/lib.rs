@@ -3,7 +3,9 @@
 //! Whether to publish is decided in [`decision`]; what is sent is put together in [`payload`] and [`event`]; the loop
 //! around them is [`service`].
 
+pub mod adapters;
 pub mod api;
+mod ceiling;
 pub mod config;
 pub mod decision;
 pub mod event;
@@ -19,5 +21,6 @@ pub mod selector;
 pub mod service;
 pub mod template;
 
+pub use ceiling::Ceiling;
 pub use config::SentinelConfig;
 pub use service::Sentinel;

@@ -9,11 +9,13 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
-use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::api;
 use crate::decision::Reason;
+use crate::service::Lasting;
 
 /// Prometheus' own default buckets, which today's dashboards expect.
 const DURATION_BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -96,6 +98,12 @@ pub struct Families {
     fields_failed: PerShard<Counter>,
     observed_ahead: PerShard<Counter>,
     from_future: PerShard<Counter>,
+    backlog: PerShard<Gauge>,
+    held_back: PerShard<Counter<f64, AtomicU64>>,
+    deleting: PerShard<Gauge>,
+    deletion_age: PerShard<Gauge<f64, AtomicU64>>,
+    without_progress: PerShard<Gauge>,
+    awaiting_adapter: PerShard<Gauge>,
 }
 
 #[derive(Clone)]
@@ -146,7 +154,7 @@ impl Families {
         );
         ours.register(
             "in_flight_events",
-            "Confirmed events that no report has overtaken yet",
+            "Confirmed events that are remembered: no report has overtaken them yet, or their resource is not ready",
             families.in_flight.clone(),
         );
         ours.register(
@@ -179,10 +187,40 @@ impl Families {
             "Resources with a report time in the future",
             families.from_future.clone(),
         );
+        families.register_lasting(ours);
         let broker = registry.sub_registry_with_prefix("hyperfleet_broker");
         broker.register("messages_published", "Messages that the broker confirmed", families.broker_published.clone());
         broker.register("errors", "Messages that the broker did not confirm", families.broker_library_errors.clone());
         families
+    }
+
+    fn register_lasting(&self, ours: &mut Registry) {
+        ours.register(
+            "events_backlog",
+            "Events that are due and not confirmed: held back by max_events_per_second, under way, or not taken in the last cycle",
+            self.backlog.clone(),
+        );
+        ours.register(
+            "events_held_back_seconds",
+            "Time for which max_events_per_second held events back, in seconds",
+            self.held_back.clone(),
+        );
+        ours.register("resources_deleting", "Resources on their way to deletion", self.deleting.clone());
+        ours.register(
+            "oldest_deletion_age_seconds",
+            "For how long the oldest deletion has been under way, in seconds",
+            self.deletion_age.clone(),
+        );
+        ours.register(
+            "resources_without_progress",
+            "Resources that stay not ready and about which nothing changes in spite of events",
+            self.without_progress.clone(),
+        );
+        ours.register(
+            "resources_awaiting_adapter",
+            "Resources that wait for an adapter which has not reported on an event; the log names it",
+            self.awaiting_adapter.clone(),
+        );
     }
 
     /// The metrics of one sentinel; every known label value exists from here on, so that a rate exists before the
@@ -227,6 +265,12 @@ impl Families {
             fields_failed: counter(&self.fields_failed),
             observed_ahead: counter(&self.observed_ahead),
             from_future: counter(&self.from_future),
+            backlog: Backlog { shown: gauge(&self.backlog), ..Backlog::default() },
+            held_back: self.held_back.get_or_create_owned(shard),
+            deleting: gauge(&self.deleting),
+            deletion_age: self.deletion_age.get_or_create_owned(shard),
+            without_progress: gauge(&self.without_progress),
+            awaiting_adapter: gauge(&self.awaiting_adapter),
         }
     }
 }
@@ -257,6 +301,33 @@ pub struct Metrics {
     fields_failed: Counter,
     observed_ahead: Counter,
     from_future: Counter,
+    backlog: Backlog,
+    held_back: Counter<f64, AtomicU64>,
+    deleting: Gauge,
+    deletion_age: Gauge<f64, AtomicU64>,
+    without_progress: Gauge,
+    awaiting_adapter: Gauge,
+}
+
+/// What is due and not confirmed. A cycle finds again what the one before left: until it has, that counts on.
+#[derive(Clone, Default)]
+struct Backlog {
+    shown: Gauge,
+    found: Arc<AtomicI64>,
+    left: Arc<AtomicI64>,
+}
+
+impl Backlog {
+    fn add(&self, events: i64) {
+        let found = self.found.fetch_add(events, Ordering::Relaxed) + events;
+        self.shown.set(found.max(self.left.load(Ordering::Relaxed)));
+    }
+
+    fn settle(&self) {
+        let left = self.found.swap(0, Ordering::Relaxed);
+        self.left.store(left, Ordering::Relaxed);
+        self.shown.set(left);
+    }
 }
 
 impl Metrics {
@@ -272,6 +343,31 @@ impl Metrics {
             counter.inc();
         }
         self.broker_published.inc();
+        self.backlog.add(-1);
+    }
+
+    /// An event is due, and is not confirmed yet.
+    pub fn due(&self) {
+        self.backlog.add(1);
+    }
+
+    /// A cycle ended: what it did not publish, the next one finds again.
+    pub fn backlog_settled(&self) {
+        self.backlog.settle();
+    }
+
+    /// Events were held back for so long.
+    pub fn held_back(&self, time: Duration) {
+        self.held_back.inc_by(time.as_secs_f64());
+    }
+
+    /// A walk over the whole list ended, and found this.
+    pub(crate) fn lasting(&self, lasting: &Lasting, now: jiff::Timestamp) {
+        let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        self.deleting.set(count(lasting.deleting));
+        let age = lasting.oldest_deletion.map_or(0.0, |oldest| now.duration_since(oldest).as_secs_f64());
+        self.deletion_age.set(age.max(0.0));
+        self.without_progress.set(count(lasting.without_progress));
     }
 
     /// Resources were not due.
@@ -322,8 +418,9 @@ impl Metrics {
         self.from_future.inc();
     }
 
-    /// The state of the in-flight memory.
-    pub fn in_flight(&self, events: usize, evicted: u64) {
+    /// The state of the in-flight memory, and how many of its resources wait for an adapter.
+    pub fn in_flight(&self, events: usize, evicted: u64, awaiting: usize) {
+        self.awaiting_adapter.set(i64::try_from(awaiting).unwrap_or(i64::MAX));
         self.in_flight.set(i64::try_from(events).unwrap_or(i64::MAX));
         self.in_flight_evicted.inc_by(evicted);
     }

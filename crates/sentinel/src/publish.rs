@@ -19,6 +19,7 @@ use watchfire_runtime::chain;
 use watchfire_runtime::clock;
 use watchfire_runtime::health::{Dependency, Heartbeat};
 
+use crate::ceiling::Ceiling;
 use crate::metrics::Metrics;
 use crate::service::{About, Due};
 
@@ -45,6 +46,7 @@ const BACKOFF: Backoff =
 pub(crate) struct Publisher {
     sink: Arc<dyn EventSink>,
     metrics: Metrics,
+    ceiling: Option<Arc<Ceiling>>,
     /// What the broker's last failure was; told once per change.
     state: Arc<Mutex<Option<&'static str>>>,
     /// Whether a single event's refusal has been told.
@@ -70,8 +72,25 @@ pub(crate) struct Outcome {
 }
 
 impl Publisher {
-    pub(crate) fn new(sink: Arc<dyn EventSink>, metrics: Metrics) -> Self {
-        Self { sink, metrics, state: Arc::default(), refused: Arc::default() }
+    pub(crate) fn new(sink: Arc<dyn EventSink>, metrics: Metrics, ceiling: Option<Ceiling>) -> Self {
+        Self { sink, metrics, ceiling: ceiling.map(Arc::new), state: Arc::default(), refused: Arc::default() }
+    }
+
+    /// Stays below a ceiling that others stay below as well.
+    pub(crate) fn share(&mut self, ceiling: Arc<Ceiling>) {
+        self.ceiling = Some(ceiling);
+    }
+
+    /// How many events go out together at the most.
+    pub(crate) fn window(&self) -> usize {
+        self.ceiling.as_ref().map_or(WINDOW, |ceiling| ceiling.window().min(WINDOW))
+    }
+
+    /// Waits until a window may go out.
+    async fn turn(&self, events: usize) {
+        if let Some(ceiling) = &self.ceiling {
+            self.metrics.held_back(ceiling.turn(events).await);
+        }
     }
 
     /// Publishes until the channel closes. Told to stop, it finishes the window in hand and leaves the rest to the next
@@ -92,8 +111,9 @@ impl Publisher {
             Ok(()) => self.recovered(broker),
             Err(error) => self.tell(broker, &error),
         }
-        let mut window = Vec::with_capacity(WINDOW);
-        while fill(&mut due, &mut window).await {
+        let size = self.window();
+        let mut window = Vec::with_capacity(size);
+        while fill(&mut due, &mut window, size).await {
             if token.is_cancelled() {
                 break;
             }
@@ -103,6 +123,10 @@ impl Publisher {
             }
             down = true;
             for attempt in 0.. {
+                let turn = heartbeat.during(self.turn(window.len()));
+                if token.run_until_cancelled(turn).await.is_none() {
+                    return outcome;
+                }
                 let (events, abouts): (Vec<_>, Vec<_>) = window.drain(..).map(|due| (due.event, due.about)).unzip();
                 let results = heartbeat.during(self.sink.publish_all(&events)).await;
                 let last = attempt + 1 == ATTEMPTS || token.is_cancelled();
@@ -140,7 +164,7 @@ impl Publisher {
         let mut round = Round { sink_wide: true, ..Round::default() };
         for ((event, about), result) in settled {
             let Err(error) = result else {
-                let About { reason, id, generation } = &about;
+                let About { reason, id, generation, .. } = &about;
                 info!(id, generation, reason = reason.as_str(), event = event.id(), "event published");
                 self.metrics.published(*reason);
                 confirmed(&about, now);
@@ -199,11 +223,11 @@ impl Publisher {
 }
 
 /// Gathers a whole window: as much as fits, or as came within the linger of the first.
-async fn fill(due: &mut mpsc::Receiver<Due>, window: &mut Vec<Due>) -> bool {
-    if due.recv_many(window, WINDOW).await == 0 {
+async fn fill(due: &mut mpsc::Receiver<Due>, window: &mut Vec<Due>, size: usize) -> bool {
+    if due.recv_many(window, size).await == 0 {
         return false;
     }
-    let gathering = async { while window.len() < WINDOW && due.recv_many(window, WINDOW - window.len()).await > 0 {} };
+    let gathering = async { while window.len() < size && due.recv_many(window, size - window.len()).await > 0 {} };
     // Over: what has come goes out.
     timeout(LINGER, gathering).await.ok();
     true
@@ -216,6 +240,7 @@ mod tests {
     use watchfire_delivery::event::Attributes;
 
     use super::*;
+    use crate::adapters::Set;
     use crate::decision::Reason;
 
     fn due(id: usize) -> Due {
@@ -227,7 +252,7 @@ mod tests {
             time: None,
             extensions: Vec::new(),
         };
-        let about = About { reason: Reason::MaxAgeReady, id: id.to_string(), generation: None };
+        let about = About { reason: Reason::MaxAgeReady, id: id.to_string(), generation: None, silent: Set::default() };
         Due { event: CloudEvent::new(attributes, RawValue::NULL.to_owned()), about }
     }
 
@@ -244,7 +269,7 @@ mod tests {
         };
         let begun = Instant::now();
         let gathered = async {
-            assert!(fill(&mut receiver, &mut window).await);
+            assert!(fill(&mut receiver, &mut window, WINDOW).await);
             (std::mem::take(&mut window).len(), begun.elapsed())
         };
         let ((), (gathered, took)) = tokio::join!(later, gathered);
@@ -258,10 +283,10 @@ mod tests {
         drop(sender);
         let begun = Instant::now();
         for size in [WINDOW, 1] {
-            assert!(fill(&mut receiver, &mut window).await);
+            assert!(fill(&mut receiver, &mut window, WINDOW).await);
             assert_eq!(std::mem::take(&mut window).len(), size);
         }
-        assert!(!fill(&mut receiver, &mut window).await);
+        assert!(!fill(&mut receiver, &mut window, WINDOW).await);
         assert_eq!(begun.elapsed(), Duration::ZERO);
     }
 }

@@ -22,6 +22,8 @@ pub struct Resource<'a> {
     pub generation: Option<i64>,
     /// Labels, wherever the dialect puts them.
     pub labels: Labels<'a>,
+    /// Since when it is on its way to deletion.
+    pub deleted_time: Option<Timestamp>,
     /// What the adapters reported.
     pub status: Status,
 }
@@ -37,6 +39,8 @@ pub struct Status {
     pub last_updated: Option<Timestamp>,
     /// When the state last changed.
     pub last_transition: Option<Timestamp>,
+    /// When the state, or what one of the adapters says of its part, last changed; not looked for while ready.
+    pub last_progress: Option<Timestamp>,
 }
 
 /// Why a resource could not be read.
@@ -80,11 +84,13 @@ impl<'a> Resource<'a> {
         let status = raw.status.map_or(Ok(Status::default()), |status| status.read(&id))?;
         let (metadata_labels, metadata_generation) =
             raw.metadata.map_or((None, None), |metadata| (metadata.labels, metadata.generation));
+        let deleted_time = parse_time(&id, "deleted_time", raw.deleted_time.as_ref())?;
         Ok(Self {
             id,
             kind: raw.kind.map_or(Cow::Borrowed(""), |text| text.0),
             generation: raw.generation.or(metadata_generation),
             labels: raw.labels.or(metadata_labels).unwrap_or_default(),
+            deleted_time,
             status,
         })
     }
@@ -139,6 +145,8 @@ struct Raw<'a> {
     generation: Option<i64>,
     #[serde(borrow)]
     labels: Option<Labels<'a>>,
+    #[serde(borrow, alias = "deletedTime")]
+    deleted_time: Option<Text<'a>>,
     #[serde(borrow)]
     metadata: Option<RawMetadata<'a>>,
     #[serde(borrow)]
@@ -193,6 +201,7 @@ impl RawStatus<'_> {
         };
         let updated = self.last_updated_time.as_ref().or_else(|| summary?.last_updated_time.as_ref());
         let transition = self.last_transition_time.as_ref().or_else(|| summary?.last_transition_time.as_ref());
+        let last_transition = parse_time(id, "last_transition_time", transition)?;
         Ok(Status {
             ready,
             // Where no adapter has a condition of its own, one that is ready has been seen by whoever made it so.
@@ -201,18 +210,26 @@ impl RawStatus<'_> {
                 .or_else(|| seen_by_all(conditions))
                 .or_else(|| summary.filter(|_| ready)?.observed_generation),
             last_updated: parse_time(id, "last_updated_time", updated)?,
-            last_transition: parse_time(id, "last_transition_time", transition)?,
+            last_transition,
+            last_progress: if ready { None } else { last_transition.max(last_step(id, conditions)) },
         })
     }
 }
 
+/// The conditions that adapters have of their own.
+fn of_adapters<'c, 'a>(conditions: &'c [RawCondition<'a>]) -> impl Iterator<Item = &'c RawCondition<'a>> {
+    conditions.iter().filter(|condition| condition.ty.as_ref().is_some_and(|ty| ty.0.ends_with("Successful")))
+}
+
 /// The generation that every adapter with a report has seen.
 fn seen_by_all(conditions: &[RawCondition<'_>]) -> Option<i64> {
-    conditions
-        .iter()
-        .filter(|condition| condition.ty.as_ref().is_some_and(|ty| ty.0.ends_with("Successful")))
-        .map(|condition| condition.observed_generation.unwrap_or(0))
-        .min()
+    of_adapters(conditions).map(|condition| condition.observed_generation.unwrap_or(0)).min()
+}
+
+/// When an adapter last said something else than before; a time that cannot be read is no reason to refuse the rest.
+fn last_step(id: &str, conditions: &[RawCondition<'_>]) -> Option<Timestamp> {
+    let step = |it: &RawCondition<'_>| parse_time(id, "last_transition_time", it.last_transition_time.as_ref()).ok()?;
+    of_adapters(conditions).filter_map(step).max()
 }
 
 impl RawCondition<'_> {

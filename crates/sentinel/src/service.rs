@@ -22,17 +22,19 @@ use watchfire_runtime::health::{Dependency, Health, Heartbeat};
 use watchfire_runtime::tasks::beside;
 use watchfire_runtime::{clock, telemetry};
 
+use crate::adapters::{self, Change, Roster, Set};
 use crate::api::paging::{Pages, Query};
 use crate::api::projection::Projection;
 use crate::api::{self, Api};
+use crate::ceiling::Ceiling;
 use crate::config::{Republish, SentinelConfig};
-use crate::decision::{Decision, Policy, Published, Reason, decide};
+use crate::decision::{Decision, Published, Reason, decide};
 use crate::event;
 use crate::inflight::{self, InFlight};
 use crate::metrics::Metrics;
 use crate::page::Page;
 use crate::partial;
-use crate::publish::{Outcome, Publisher, WINDOW};
+use crate::publish::{Outcome, Publisher};
 use crate::resource::Resource;
 
 /// The loop beats at least this often; the longest silence is one request or one window, each with its timeout.
@@ -59,6 +61,7 @@ pub struct Sentinel {
     /// What of a resource the payload reads; nothing means all of it.
     payload_fields: Option<BTreeSet<String>>,
     notices: Notices,
+    roster: Roster,
     api_failing: bool,
 }
 
@@ -86,6 +89,26 @@ pub(crate) struct About {
     pub(crate) reason: Reason,
     pub(crate) id: String,
     pub(crate) generation: Option<i64>,
+    /// The adapters that have not reported on the event before.
+    pub(crate) silent: Set,
+}
+
+/// What a walk found to be lasting, whether or not it is due.
+#[derive(Default)]
+pub(crate) struct Lasting {
+    pub(crate) deleting: u64,
+    pub(crate) oldest_deletion: Option<Timestamp>,
+    pub(crate) without_progress: u64,
+}
+
+impl Lasting {
+    fn count(&mut self, resource: &Resource<'_>, decision: &Decision) {
+        if let Some(since) = resource.deleted_time {
+            self.deleting += 1;
+            self.oldest_deletion = Some(self.oldest_deletion.map_or(since, |oldest| oldest.min(since)));
+        }
+        self.without_progress += u64::from(decision.no_progress);
+    }
 }
 
 impl Sentinel {
@@ -99,14 +122,15 @@ impl Sentinel {
         let api = Api::new(&config.api)?;
         let query = Query { search: config.selector.search(), labels: config.selector.labels(), fields: None };
         // An event that is due by its max age must keep its id while the broker stays away, hence the double.
-        let lifetime = config.max_age.ready.max(config.max_age.not_ready).saturating_mul(2).max(MIN_LIFETIME);
+        let max_age = config.rules.max_age;
+        let lifetime = max_age.ready.max(max_age.not_ready).saturating_mul(2).max(MIN_LIFETIME);
         let in_flight = Arc::new(Mutex::new(InFlight::new(inflight::CAPACITY, lifetime)));
         metrics.config_loaded();
         Ok(Self {
             api,
             query,
             projection: Projection::for_payload(&config.payload),
-            publisher: Publisher::new(sink, metrics.clone()),
+            publisher: Publisher::new(sink, metrics.clone(), config.max_events_per_second.map(Ceiling::new)),
             in_flight,
             metrics,
             api_state: health.dependency("hyperfleet_api"),
@@ -114,6 +138,7 @@ impl Sentinel {
             heartbeat: Arc::new(health.heartbeat("sentinel_poll", MAX_SILENCE)),
             payload_fields: config.payload.top_level_fields(),
             notices: Notices::default(),
+            roster: Roster::default(),
             api_failing: false,
             config,
         })
@@ -124,6 +149,13 @@ impl Sentinel {
     #[must_use]
     pub fn remember_at_most(self, events: usize) -> Self {
         self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).limit(events);
+        self
+    }
+
+    /// Shares a ceiling with other sentinels of the process, instead of having its own configuration's to itself.
+    #[must_use]
+    pub fn below(mut self, ceiling: Arc<Ceiling>) -> Self {
+        self.publisher.share(ceiling);
         self
     }
 
@@ -152,13 +184,14 @@ impl Sentinel {
     pub async fn cycle(&mut self, token: &CancellationToken) -> Result<Cycle, api::Error> {
         let begun = Instant::now();
         self.heartbeat.beat();
-        let (sender, due) = mpsc::channel(WINDOW);
+        // No more than a window is decided ahead: what goes out late should not be old.
+        let (sender, due) = mpsc::channel(self.publisher.window());
         let confirmations = beside({
             let (publisher, in_flight, token) = (self.publisher.clone(), Arc::clone(&self.in_flight), token.clone());
             let (broker, heartbeat) = (Arc::clone(&self.broker_state), Arc::clone(&self.heartbeat));
             let confirmed = move |about: &About, at| {
-                let ours = Published { generation: about.generation, at };
-                in_flight.lock().unwrap_or_else(PoisonError::into_inner).confirm(&about.id, ours);
+                let mut in_flight = in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+                in_flight.confirm(&about.id, about.generation, about.silent, at);
             };
             async move { publisher.run(due, &broker, &heartbeat, &token, confirmed).await }
         });
@@ -168,9 +201,11 @@ impl Sentinel {
             metrics: &self.metrics,
             payload_fields: self.payload_fields.as_ref(),
             notices: &mut self.notices,
+            roster: &mut self.roster,
             api_state: &self.api_state,
             sender,
             cycle: Cycle::default(),
+            lasting: Lasting::default(),
         };
         let fetching = async {
             let api_state = &self.api_state;
@@ -210,8 +245,12 @@ impl Sentinel {
         {
             let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
             in_flight.expire(now);
-            self.metrics.in_flight(in_flight.len(), in_flight.take_evicted());
+            self.metrics.in_flight(in_flight.len(), in_flight.take_evicted(), in_flight.waiting().resources());
+            for change in self.roster.changes(in_flight.waiting()) {
+                tell_adapter(&change);
+            }
         }
+        self.metrics.backlog_settled();
         // Told to stop: how the API is was not learnt, nor how much is due.
         if token.is_cancelled() {
             return;
@@ -248,6 +287,19 @@ impl Sentinel {
     }
 }
 
+/// Says that an adapter fell silent, or reports again.
+fn tell_adapter(change: &Change<'_>) {
+    match change {
+        Change::Silent { adapter, resources, example } => warn!(
+            adapter,
+            resources,
+            id = example,
+            "an adapter does not report on events, and resources wait for it; check that it runs and gets them"
+        ),
+        Change::Reports { adapter } => info!(adapter, "no resource waits for this adapter any more"),
+    }
+}
+
 /// What readiness says of an API that fails.
 fn why(error: &api::Error) -> String {
     format!("{}; {}", chain(error), error.hint())
@@ -260,9 +312,11 @@ struct Walk<'a> {
     metrics: &'a Metrics,
     payload_fields: Option<&'a BTreeSet<String>>,
     notices: &'a mut Notices,
+    roster: &'a mut Roster,
     api_state: &'a Dependency,
     sender: mpsc::Sender<Due>,
     cycle: Cycle,
+    lasting: Lasting,
 }
 
 impl Walk<'_> {
@@ -283,6 +337,7 @@ impl Walk<'_> {
             let (next, ()) = join(heartbeat.during(pages.next()), self.decide_page(&current)).await;
             page = next?;
         }
+        self.metrics.lasting(&self.lasting, clock::now());
         Ok(())
     }
 
@@ -305,17 +360,20 @@ impl Walk<'_> {
                 continue;
             }
             self.cycle.seen += 1;
-            let decision = self.decide(&resource, now);
+            let (decision, published) = self.decide(&resource, now);
             self.tell(&resource, &decision);
+            self.lasting.count(&resource, &decision);
             if !decision.reason.publishes() {
                 debug!(id = %resource.id, reason = %decision.reason, due = ?decision.due, "skipped");
                 skipped.count(decision.reason, resource.status.ready);
                 continue;
             }
             self.cycle.due += 1;
-            if let Some(due) = self.build(item, &resource, &decision, now)
-                && self.sender.send(due).await.is_err()
-            {
+            let published = published.filter(|ours| ours.generation == resource.generation);
+            let silent = self.silent(item, &resource.id, published, now);
+            let Some(due) = self.build(item, &resource, &decision, silent, now) else { continue };
+            self.metrics.due();
+            if self.sender.send(due).await.is_err() {
                 // The publisher is gone: the process is stopping.
                 break;
             }
@@ -323,18 +381,23 @@ impl Walk<'_> {
         skipped.report(self.metrics);
     }
 
-    fn decide(&self, resource: &Resource<'_>, now: Timestamp) -> Decision {
-        let report = match self.config.policy {
-            Policy::GenerationAware => resource.status.last_updated,
-            Policy::TimeOnly => resource.status.last_transition,
-        };
+    fn decide(&self, resource: &Resource<'_>, now: Timestamp) -> (Decision, Option<Published>) {
+        let report = self.config.rules.policy.report(&resource.status);
         let published = match self.config.republish {
             Republish::InFlight => {
                 self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).published(resource, report, now)
             }
             Republish::Always => None,
         };
-        decide(self.config.policy, resource, published, &self.config.max_age, now)
+        (decide(&self.config.rules, resource, published, now), published)
+    }
+
+    /// The adapters that a resource waits for, where it is due again after an event of ours: only then is it read.
+    fn silent(&mut self, item: &str, id: &str, published: Option<Published>, now: Timestamp) -> Set {
+        match published {
+            Some(ours) => self.roster.enter(&adapters::silent(&adapters::read(item), ours, now), id),
+            None => Set::default(),
+        }
     }
 
     /// Warns of what is odd about a resource, once.
@@ -350,13 +413,21 @@ impl Walk<'_> {
         if decision.from_future {
             self.metrics.from_future();
             if self.is_news(&format!("future {}", resource.id)) {
-                warn!(id = %resource.id, last_report = ?resource.status.last_updated,
+                let report = self.config.rules.policy.report(&resource.status);
+                warn!(id = %resource.id, ?report,
                     "report time in the future, going by our own events until it has passed; check the adapters' clocks");
             }
         }
     }
 
-    fn build(&mut self, item: &str, resource: &Resource<'_>, decision: &Decision, now: Timestamp) -> Option<Due> {
+    fn build(
+        &mut self,
+        item: &str,
+        resource: &Resource<'_>,
+        decision: &Decision,
+        silent: Set,
+        now: Timestamp,
+    ) -> Option<Due> {
         // It was read a moment ago, but as a view, which skips most of what a payload may want.
         let value = match partial::read(item, self.payload_fields) {
             Ok(value) => value,
@@ -385,7 +456,7 @@ impl Walk<'_> {
         let resource_type = &self.config.api.resource_type;
         let event = event::reconcile(resource, decision, built.data, resource_type, traceparent, now);
         let id = resource.id.clone().into_owned();
-        Some(Due { event, about: About { reason: decision.reason, id, generation: resource.generation } })
+        Some(Due { event, about: About { reason: decision.reason, id, generation: resource.generation, silent } })
     }
 
     fn is_news(&mut self, notice: &str) -> bool {

@@ -14,7 +14,9 @@ use crate::payload::Payload;
 use crate::resource::{self, Resource};
 
 /// What every decision reads, under the names that the API's projection takes.
-const DECISION: [&str; 5] = ["id", "kind", "generation", "labels", "status.conditions.*"];
+///
+/// `deleted_time` is taken whether or not the first item is being deleted; those that are not say `null`.
+const DECISION: [&str; 6] = ["id", "kind", "generation", "labels", "deleted_time", "status.conditions.*"];
 
 /// The API's own top-level fields that can be projected by their name.
 const PLAIN: [&str; 11] = [
@@ -147,6 +149,8 @@ fn same_input(payload: &Payload, whole: &str, projected: &str) -> bool {
         };
         seconds(&mut view.status.last_updated);
         seconds(&mut view.status.last_transition);
+        seconds(&mut view.status.last_progress);
+        seconds(&mut view.deleted_time);
         let value: Value = serde_json::from_str(json).ok()?;
         Some((view, payload.build(&value).data.get().to_owned()))
     };

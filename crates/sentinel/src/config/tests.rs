@@ -1,6 +1,7 @@
 use watchfire_runtime::config::ConfigError;
 
 use super::*;
+use crate::decision::{Policy, Spread};
 use crate::resource::Labels;
 
 const MINIMAL: &str = "resource_type: clusters\nhyperfleet_api:\n  endpoint: http://api:8000\n";
@@ -28,11 +29,11 @@ fn refused(text: &str) -> Vec<String> {
 fn defaults_are_those_of_the_specification() {
     let config = ok(MINIMAL);
     assert_eq!(config.poll_interval, Duration::from_secs(5));
-    assert_eq!(config.max_age.not_ready, Duration::from_secs(10));
-    assert_eq!(config.max_age.ready, Duration::from_mins(30));
+    assert_eq!(config.rules.max_age.not_ready, Duration::from_secs(10));
+    assert_eq!(config.rules.max_age.ready, Duration::from_mins(30));
     assert_eq!(config.api.timeout, Duration::from_secs(10));
     assert!(config.selector.is_everything());
-    assert_eq!((config.policy, config.republish), (Policy::GenerationAware, Republish::InFlight));
+    assert_eq!((config.rules.policy, config.republish), (Policy::GenerationAware, Republish::InFlight));
     assert!(config.api.token.is_none());
 }
 
@@ -51,7 +52,10 @@ fn the_example_of_the_specification_is_accepted_as_written() {
 #[test]
 fn the_other_examples_are_accepted_as_written() {
     let west = ok(include_str!("../../tests/data/seed-us-west.yaml"));
-    assert_eq!((west.max_age.not_ready, west.max_age.ready), (Duration::from_secs(15), Duration::from_hours(1)));
+    assert_eq!(
+        (west.rules.max_age.not_ready, west.rules.max_age.ready),
+        (Duration::from_secs(15), Duration::from_hours(1))
+    );
     let nodepools = ok(include_str!("../../tests/data/seed-nodepools.yaml"));
     assert_eq!(nodepools.api.resource_type, "nodepools");
     assert!(nodepools.selector.is_everything());
@@ -188,6 +192,44 @@ fn what_is_legal_but_odd_is_warned_about() {
 #[test]
 fn policies_are_read_by_their_names() {
     let config = ok(&format!("{MINIMAL}decision: time_only\nrepublish: always\n"));
-    assert_eq!((config.policy, config.republish), (Policy::TimeOnly, Republish::Always));
+    assert_eq!((config.rules.policy, config.republish), (Policy::TimeOnly, Republish::Always));
     assert!(refused(&format!("{MINIMAL}decision: sometimes\n"))[0].contains("sometimes"));
+}
+
+#[test]
+fn what_is_not_said_about_pace_is_as_the_specification_has_it() {
+    let config = ok(MINIMAL);
+    assert_eq!(config.rules, Rules::new(Policy::GenerationAware, config.rules.max_age));
+    assert_eq!(config.max_events_per_second, None);
+    let effective = config.effective;
+    assert_eq!(effective.refresh_spread.as_deref(), Some("0%"));
+    assert_eq!(effective.no_progress_after, effective.max_age_ready);
+    assert_eq!(effective.max_age_no_progress, effective.max_age_not_ready);
+}
+
+#[test]
+fn pace_is_read_and_kept_within_its_bounds() {
+    let pace = |text: &str| format!("{MINIMAL}{text}");
+    let config =
+        ok(&pace("refresh_spread: 20%\nno_progress_after: 5m\nmax_age_no_progress: 30m\nmax_events_per_second: 200\n"));
+    assert_eq!(Some(config.rules.refresh_spread), Spread::from_percent(20));
+    assert_eq!(config.rules.no_progress.after, Duration::from_mins(5));
+    assert_eq!(config.rules.no_progress.max_age, Duration::from_mins(30));
+    assert_eq!(config.max_events_per_second, NonZeroU32::new(200));
+    ok(&pace("max_age_no_progress: 10s\nrefresh_spread: 50 %\n"));
+    for (text, why) in [
+        ("refresh_spread: 51%", "\"51%\" is not a percentage from 0% to 50%"),
+        ("refresh_spread: -1%", "is not a percentage"),
+        ("refresh_spread: 6m", "is not a percentage"),
+        ("refresh_spread: 20", "is not a percentage"),
+        ("no_progress_after: 0s", "must be longer than 0"),
+        ("max_age_no_progress: 9s", "must be from max_age_not_ready (10s) to max_age_ready (30m"),
+        ("max_age_no_progress: 31m", "must be from max_age_not_ready (10s)"),
+        ("max_events_per_second: 0", "0 would publish nothing"),
+    ] {
+        let problems = refused(&pace(text));
+        assert!(problems.len() == 1 && problems[0].contains(why), "{text}: {problems:?}");
+    }
+    // Ages the wrong way round are told on their own account.
+    ok(&pace("max_age_not_ready: 1h\n"));
 }

@@ -19,16 +19,25 @@ fn resource(ready: bool, generation: i64, observed: Option<i64>, updated: Option
         kind: "Cluster".into(),
         generation: Some(generation),
         labels: Labels::default(),
-        status: Status { ready, observed_generation: observed, last_updated: updated, last_transition: None },
+        deleted_time: None,
+        status: Status { ready, observed_generation: observed, last_updated: updated, ..Status::default() },
     }
 }
 
+fn rules() -> Rules {
+    Rules::new(Policy::GenerationAware, MAX_AGE)
+}
+
 fn generation_aware(resource: &Resource<'_>) -> Decision {
-    decide(Policy::GenerationAware, resource, None, &MAX_AGE, now())
+    decide(&rules(), resource, None, now())
+}
+
+fn after(resource: &Resource<'_>, published: Published) -> Decision {
+    decide(&rules(), resource, Some(published), now())
 }
 
 fn published(generation: i64, at: Timestamp) -> Published {
-    Published { generation: Some(generation), at }
+    Published { generation: Some(generation), at, attempts: 1 }
 }
 
 // The scenarios of the specification, under their own names.
@@ -100,13 +109,7 @@ fn observed_generation_ahead_counts_max_age_as_if_it_matched() {
     assert_eq!((fresh.reason, fresh.observed_ahead), (Reason::NotExpired, true));
     let stale = generation_aware(&resource(true, 1, Some(2), Some(ago(1801))));
     assert_eq!((stale.reason, stale.observed_ahead), (Reason::MaxAgeReady, true));
-    let ours = decide(
-        Policy::GenerationAware,
-        &resource(false, 1, Some(2), None),
-        Some(published(1, ago(11))),
-        &MAX_AGE,
-        now(),
-    );
+    let ours = after(&resource(false, 1, Some(2), None), published(1, ago(11)));
     assert_eq!((ours.reason, ours.observed_ahead), (Reason::MaxAgeNotReady, true));
 }
 
@@ -121,24 +124,24 @@ fn max_age_expires_on_the_very_second() {
 #[test]
 fn a_published_generation_waits_for_its_max_age_from_our_publish() {
     let unseen = resource(false, 2, Some(1), Some(ago(3600)));
-    let waiting = decide(Policy::GenerationAware, &unseen, Some(published(2, ago(9))), &MAX_AGE, now());
+    let waiting = after(&unseen, published(2, ago(9)));
     assert_eq!(waiting.reason, Reason::InFlight);
     assert_eq!(waiting.due, Some(now() + SignedDuration::from_secs(1)));
-    let again = decide(Policy::GenerationAware, &unseen, Some(published(2, ago(10))), &MAX_AGE, now());
+    let again = after(&unseen, published(2, ago(10)));
     assert_eq!((again.reason, again.since), (Reason::GenerationChanged, Some(ago(10))));
 }
 
 #[test]
 fn a_spec_that_nobody_has_seen_is_not_ready_whatever_the_old_phase_says() {
     let unseen = resource(true, 2, Some(1), Some(ago(60)));
-    let again = decide(Policy::GenerationAware, &unseen, Some(published(2, ago(11))), &MAX_AGE, now());
+    let again = after(&unseen, published(2, ago(11)));
     assert_eq!(again.reason, Reason::GenerationChanged);
 }
 
 #[test]
 fn a_new_generation_does_not_wait_for_the_event_of_the_old_one() {
     let unseen = resource(false, 3, Some(1), Some(ago(3600)));
-    let decision = decide(Policy::GenerationAware, &unseen, Some(published(2, ago(1))), &MAX_AGE, now());
+    let decision = after(&unseen, published(2, ago(1)));
     assert_eq!((decision.reason, decision.since), (Reason::GenerationChanged, None));
 }
 
@@ -146,18 +149,18 @@ fn a_new_generation_does_not_wait_for_the_event_of_the_old_one() {
 fn a_frozen_report_time_costs_one_event_per_max_age() {
     let frozen = resource(false, 1, Some(1), Some(ago(3600)));
     assert_eq!(generation_aware(&frozen).reason, Reason::MaxAgeNotReady);
-    let waiting = decide(Policy::GenerationAware, &frozen, Some(published(1, ago(5))), &MAX_AGE, now());
+    let waiting = after(&frozen, published(1, ago(5)));
     assert_eq!(waiting.reason, Reason::InFlight);
-    let due = decide(Policy::GenerationAware, &frozen, Some(published(1, ago(10))), &MAX_AGE, now());
+    let due = after(&frozen, published(1, ago(10)));
     assert_eq!((due.reason, due.since), (Reason::MaxAgeNotReady, Some(ago(10))));
 }
 
 #[test]
 fn a_report_after_our_publish_is_what_counts() {
     let reported = resource(false, 1, Some(1), Some(ago(3)));
-    let decision = decide(Policy::GenerationAware, &reported, Some(published(1, ago(9))), &MAX_AGE, now());
+    let decision = after(&reported, published(1, ago(9)));
     assert_eq!((decision.reason, decision.since), (Reason::NotExpired, Some(ago(3))));
-    let same_instant = decide(Policy::GenerationAware, &reported, Some(published(1, ago(3))), &MAX_AGE, now());
+    let same_instant = after(&reported, published(1, ago(3)));
     assert_eq!(same_instant.reason, Reason::NotExpired);
 }
 
@@ -169,9 +172,9 @@ fn a_report_from_the_future_is_told_and_our_publish_is_the_only_clock() {
     assert_eq!((first.since, first.due), (future.status.last_updated, None));
     let unseen = generation_aware(&resource(false, 2, Some(1), future.status.last_updated));
     assert_eq!((unseen.reason, unseen.due), (Reason::GenerationChanged, None));
-    let waiting = decide(Policy::GenerationAware, &future, Some(published(1, ago(5))), &MAX_AGE, now());
+    let waiting = after(&future, published(1, ago(5)));
     assert_eq!((waiting.reason, waiting.from_future), (Reason::InFlight, true));
-    let due = decide(Policy::GenerationAware, &future, Some(published(1, ago(10))), &MAX_AGE, now());
+    let due = after(&future, published(1, ago(10)));
     assert_eq!(due.reason, Reason::MaxAgeNotReady);
     let exactly_now = generation_aware(&resource(false, 1, Some(1), Some(now())));
     assert_eq!((exactly_now.reason, exactly_now.from_future), (Reason::NotExpired, false));
@@ -181,7 +184,7 @@ fn a_report_from_the_future_is_told_and_our_publish_is_the_only_clock() {
 fn a_seen_resource_without_any_report_time_is_due_once_per_max_age() {
     let silent = resource(false, 1, Some(1), None);
     assert_eq!(generation_aware(&silent).reason, Reason::MaxAgeNotReady);
-    let waiting = decide(Policy::GenerationAware, &silent, Some(published(1, ago(1))), &MAX_AGE, now());
+    let waiting = after(&silent, published(1, ago(1)));
     assert_eq!(waiting.reason, Reason::InFlight);
 }
 
@@ -197,8 +200,8 @@ fn a_resource_without_a_generation_goes_by_max_age() {
 #[test]
 fn time_only_counts_from_the_last_transition_and_ignores_generations() {
     let mut resource = resource(true, 9, Some(1), Some(ago(5)));
-    let decide =
-        |resource: &Resource<'_>, published| super::decide(Policy::TimeOnly, resource, published, &MAX_AGE, now());
+    let rules = Rules::new(Policy::TimeOnly, MAX_AGE);
+    let decide = |resource: &Resource<'_>, published| super::decide(&rules, resource, published, now());
     resource.status.last_transition = Some(ago(1799));
     let waiting = decide(&resource, None);
     assert_eq!(
@@ -221,15 +224,141 @@ fn time_only_counts_from_the_last_transition_and_ignores_generations() {
 #[test]
 fn an_age_beyond_the_calendar_never_expires() {
     let forever = MaxAge { ready: Duration::MAX, not_ready: Duration::MAX };
-    let decision = decide(Policy::GenerationAware, &resource(true, 1, Some(1), Some(ago(1))), None, &forever, now());
-    assert_eq!((decision.reason, decision.due), (Reason::NotExpired, Some(Timestamp::MAX)));
+    for spread in [Spread::OFF, Spread::from_percent(50).unwrap()] {
+        let rules = Rules { refresh_spread: spread, ..Rules::new(Policy::GenerationAware, forever) };
+        let decision = decide(&rules, &resource(true, 1, Some(1), Some(ago(1))), None, now());
+        assert_eq!((decision.reason, decision.due), (Reason::NotExpired, Some(Timestamp::MAX)));
+    }
 }
 
 #[test]
 fn every_reason_is_listed_once_and_says_something_of_its_own() {
     let texts: std::collections::BTreeSet<_> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
     assert_eq!(texts.len(), Reason::ALL.len());
-    assert_eq!(Reason::ALL.iter().filter(|reason| reason.publishes()).count(), 4);
+    assert!(Reason::ALL.windows(2).all(|pair| pair[0] < pair[1]), "metrics find them by their place");
+    assert_eq!(Reason::ALL.iter().filter(|reason| reason.publishes()).count(), 7);
+}
+
+#[test]
+fn without_any_report_it_is_due() {
+    let decision = generation_aware(&resource(false, 1, Some(1), None));
+    assert_eq!((decision.reason, decision.observed_ahead), (Reason::MaxAgeNotReady, false));
+    assert_eq!((decision.since, decision.due), (None, None));
+}
+
+#[test]
+fn a_deletion_goes_out_at_once_and_then_by_max_age_in_words_of_its_own() {
+    let mut deleting = resource(true, 2, Some(1), Some(ago(2)));
+    deleting.deleted_time = Some(ago(2));
+    let requested = generation_aware(&deleting);
+    assert_eq!(requested.reason.as_str(), "deletion requested - to be finalized");
+    assert_eq!((requested.since, requested.due), (None, Some(ago(2))));
+    // Nobody has reported on it, and then they have: as for any other, in its own words.
+    assert_eq!(after(&deleting, published(2, ago(9))).reason, Reason::InFlight);
+    let again = after(&deleting, published(2, ago(10)));
+    assert_eq!((again.reason.as_str(), again.since), ("deletion in progress - max age expired", Some(ago(10))));
+    deleting.status = Status { observed_generation: Some(2), last_updated: Some(ago(9)), ..Status::default() };
+    assert_eq!(generation_aware(&deleting).reason, Reason::NotExpired);
+    deleting.status.last_updated = Some(ago(10));
+    assert_eq!(generation_aware(&deleting).reason, Reason::Deleting);
+    let time_only = decide(&Rules::new(Policy::TimeOnly, MAX_AGE), &deleting, None, now());
+    assert_eq!(time_only.reason, Reason::BackoffExpired, "time and nothing else");
+}
+
+#[test]
+fn a_spread_refresh_is_due_within_the_spread_and_only_if_ready() {
+    let rules = Rules { refresh_spread: Spread::from_percent(20).unwrap(), ..rules() };
+    let ready = resource(true, 1, Some(1), Some(ago(0)));
+    let due = decide(&rules, &ready, None, now()).due.unwrap();
+    let age = due.duration_since(now());
+    assert!(SignedDuration::from_mins(24) < age && age < SignedDuration::from_mins(30), "{age:?}");
+    let refreshed = decide(&rules, &ready, None, due);
+    assert_eq!((refreshed.reason, refreshed.since), (Reason::MaxAgeReady, Some(now())));
+    // Neither one that is not ready nor one whose spec is new.
+    for other in [resource(false, 1, Some(1), Some(ago(0))), resource(true, 2, Some(1), None)] {
+        let waiting = decide(&rules, &other, Some(published(other.generation.unwrap(), ago(0))), now());
+        assert_eq!(waiting.due, Some(now() + SignedDuration::from_secs(10)));
+    }
+}
+
+/// Not ready, with a report a moment ago, and so many seconds without any change.
+fn stuck(seconds: i64) -> Resource<'static> {
+    let mut stuck = resource(false, 1, Some(1), Some(ago(10)));
+    stuck.status.last_progress = Some(ago(10 + seconds));
+    stuck
+}
+
+fn asked(attempts: u32, seconds: i64) -> Published {
+    Published { attempts, ..published(1, ago(seconds)) }
+}
+
+#[test]
+fn no_progress_is_told_after_its_time_and_when_we_have_asked_often_enough() {
+    let told = after(&stuck(1800), asked(ASKED, 11));
+    assert_eq!(told.reason.as_str(), "no progress - max age expired (not ready)");
+    assert!(told.no_progress);
+    assert_eq!((told.since, told.due), (Some(ago(10)), Some(now())), "no later than without");
+    let mut undated = stuck(1800);
+    undated.status.last_progress = None;
+    for (resource, published) in [
+        (stuck(1799), asked(ASKED, 11)),
+        (stuck(1800), asked(ASKED - 1, 11)),
+        (stuck(-3600), asked(ASKED, 11)),
+        (undated, asked(ASKED, 11)),
+    ] {
+        let decision = after(&resource, published);
+        assert_eq!((decision.reason, decision.no_progress), (Reason::MaxAgeNotReady, false));
+    }
+    assert_eq!(generation_aware(&stuck(1800)).reason, Reason::MaxAgeNotReady, "nobody was asked");
+    let of_another = Published { generation: Some(2), ..asked(ASKED, 11) };
+    assert_eq!(after(&stuck(1800), of_another).reason, Reason::MaxAgeNotReady);
+}
+
+#[test]
+fn no_progress_is_for_what_is_not_ready_seen_or_not() {
+    let mut unseen = stuck(1800);
+    unseen.status.observed_generation = None;
+    assert_eq!(after(&unseen, asked(ASKED, 11)).reason, Reason::NoProgress);
+    let mut ready = stuck(1800);
+    ready.status.ready = true;
+    assert!(!after(&ready, asked(ASKED, 11)).no_progress);
+    let mut deleting = stuck(1800);
+    deleting.deleted_time = Some(ago(3600));
+    let deleting = after(&deleting, asked(ASKED, 11));
+    assert_eq!((deleting.reason, deleting.no_progress), (Reason::Deleting, true));
+    let time_only = Rules::new(Policy::TimeOnly, MAX_AGE);
+    let mut resource = stuck(1800);
+    resource.status.last_transition = Some(ago(1810));
+    assert!(!decide(&time_only, &resource, Some(asked(ASKED, 11)), now()).no_progress);
+    // Waiting is told as what it is, and no progress beside it.
+    let waiting = after(&stuck(1800), asked(ASKED, 9));
+    assert_eq!((waiting.reason, waiting.no_progress), (Reason::InFlight, true));
+}
+
+#[test]
+fn without_progress_the_max_age_is_a_tenth_of_the_time_without_within_its_bounds() {
+    let mut rules = rules();
+    rules.no_progress.max_age = Duration::from_mins(10);
+    let age = |resource: &Resource<'_>| {
+        let decision = decide(&rules, resource, Some(asked(ASKED, 11)), now());
+        decision.due.unwrap().duration_since(ago(10)).as_secs()
+    };
+    assert_eq!([1800, 3000, 6000, 6001, 60_000].map(|seconds| age(&stuck(seconds))), [180, 300, 600, 600, 600]);
+    assert_eq!(age(&stuck(1799)), 10, "not yet");
+    rules.no_progress.after = Duration::from_secs(1);
+    let age = |seconds| decide(&rules, &stuck(seconds), Some(asked(ASKED, 11)), now()).due.unwrap();
+    assert_eq!(age(50), now(), "never below what it is without");
+}
+
+#[test]
+fn an_event_from_further_ahead_than_its_max_age_is_from_a_clock_that_was_set_back() {
+    let ahead = |seconds| published(1, now() + SignedDuration::from_secs(seconds));
+    let resource = resource(false, 1, Some(1), Some(ago(60)));
+    assert_eq!(after(&resource, ahead(10)).reason, Reason::InFlight);
+    assert_eq!(after(&resource, ahead(11)).reason, Reason::MaxAgeNotReady);
+    let ready = super::tests::resource(true, 1, Some(1), Some(ago(60)));
+    assert_eq!(after(&ready, ahead(1800)).reason, Reason::InFlight);
+    assert_eq!(after(&ready, ahead(1801)).reason, Reason::NotExpired);
 }
 
 proptest! {
@@ -245,7 +374,7 @@ proptest! {
         let mut last: Option<Timestamp> = None;
         for poll in 0..polls {
             let at = now() + SignedDuration::from_secs(i64::try_from(poll).unwrap());
-            let decision = decide(Policy::GenerationAware, &resource, ours, &MAX_AGE, at);
+            let decision = decide(&rules(), &resource, ours, at);
             if decision.reason.publishes() {
                 if let Some(last) = last {
                     prop_assert!(at.duration_since(last) >= SignedDuration::from_secs(10));
@@ -259,21 +388,78 @@ proptest! {
     /// What is not due now is due at `next`, for the reason that its state gives, and not one nanosecond earlier.
     #[test]
     fn next_is_exactly_when_it_is_due(
-        ready: bool, report in 0i64..4000, ours in proptest::option::of(0i64..4000), time_only: bool,
+        resource in any_resource(), ours in proptest::option::of(any_published()), rules in any_rules(),
     ) {
-        let policy = if time_only { Policy::TimeOnly } else { Policy::GenerationAware };
-        let mut resource = resource(ready, 1, Some(1), Some(ago(report)));
-        resource.status.last_transition = Some(ago(report));
-        let ours = ours.map(|seconds| published(1, ago(seconds)));
-        let decision = decide(policy, &resource, ours, &MAX_AGE, now());
-        let next = decision.due.unwrap();
+        let decision = decide(&rules, &resource, ours, now());
+        let Some(next) = decision.due else {
+            prop_assert!(decision.reason.publishes() || decision.reason == Reason::ObservedAhead);
+            return Ok(());
+        };
         if decision.reason.publishes() {
             prop_assert!(next <= now());
         } else {
             prop_assert!(next > now());
-            let before = decide(policy, &resource, ours, &MAX_AGE, next - SignedDuration::from_nanos(1));
+            let before = decide(&rules, &resource, ours, next - SignedDuration::from_nanos(1));
             prop_assert!(!before.reason.publishes());
-            prop_assert!(decide(policy, &resource, ours, &MAX_AGE, next).reason.publishes());
+            let after = decide(&rules, &resource, ours, next);
+            prop_assert!(after.reason.publishes());
+            // The cause is the same whenever it is looked at: so is the event's id.
+            prop_assert_eq!(after.since, decision.since);
         }
+    }
+
+    /// Whatever the rules: an age is never above that of the specification but without progress, never below it but by
+    /// the spread, and what is overdue goes out.
+    #[test]
+    fn an_age_stays_within_its_bounds(
+        resource in any_resource(), ours in proptest::option::of(any_published()), rules in any_rules(),
+    ) {
+        let decision = decide(&rules, &resource, ours, now());
+        let plain = decide(&Rules::new(rules.policy, rules.max_age), &resource, ours, now());
+        prop_assert_eq!(decision.since, plain.since);
+        let Some((due, usual)) = decision.due.zip(plain.due) else {
+            prop_assert_eq!(decision.reason, plain.reason);
+            return Ok(());
+        };
+        let percent = i64::from(rules.refresh_spread.percent());
+        let earliest = usual - SignedDuration::from_mins(30) * i32::try_from(percent).unwrap() / 100;
+        prop_assert!(due >= earliest);
+        if due > usual {
+            prop_assert!(decision.no_progress);
+            prop_assert!(due <= add(decision.since.unwrap(), rules.max_age.ready));
+        }
+        if decision.since.is_some_and(|since| now() >= add(since, rules.max_age.ready)) {
+            prop_assert!(decision.reason.publishes());
+        }
+    }
+}
+
+prop_compose! {
+    fn any_resource()(
+        ready: bool, generation in 1_i64..4, observed in proptest::option::of(0_i64..5),
+        report in proptest::option::of(-600_i64..4000), progress in proptest::option::of(-600_i64..9000),
+        id in "[a-z]{1,8}", deleting: bool,
+    ) -> Resource<'static> {
+        let mut resource = resource(ready, generation, observed, report.map(ago));
+        resource.id = id.into();
+        resource.deleted_time = deleting.then(|| ago(60));
+        resource.status.last_transition = report.map(ago);
+        resource.status.last_progress = progress.filter(|_| !ready).map(ago);
+        resource
+    }
+}
+
+prop_compose! {
+    fn any_published()(generation in 1_i64..4, seconds in 0_i64..4000, attempts in 1_u32..8) -> Published {
+        Published { attempts, ..published(generation, ago(seconds)) }
+    }
+}
+
+prop_compose! {
+    fn any_rules()(time_only: bool, percent in 0_u8..=50, after in 1_u64..3600, max_age in 10_u64..=1800) -> Rules {
+        let policy = if time_only { Policy::TimeOnly } else { Policy::GenerationAware };
+        let no_progress = NoProgress { after: Duration::from_secs(after), max_age: Duration::from_secs(max_age) };
+        let refresh_spread = Spread::from_percent(percent).unwrap();
+        Rules { refresh_spread, no_progress, ..Rules::new(policy, MAX_AGE) }
     }
 }

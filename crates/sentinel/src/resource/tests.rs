@@ -57,6 +57,7 @@ fn phases_are_read_in_both_spellings() {
             observed_generation: Some(1),
             last_updated: Some(at("2025-10-21T12:00:00Z")),
             last_transition: Some(at("2025-10-21T10:00:00Z")),
+            last_progress: None,
         }
     );
 }
@@ -152,4 +153,36 @@ fn without_conditions_of_adapters_the_summary_says_what_was_seen_once_it_is_read
     };
     assert_eq!(Resource::parse(&json("True")).unwrap().status.observed_generation, Some(3));
     assert_eq!(Resource::parse(&json("False")).unwrap().status.observed_generation, None);
+}
+
+#[test]
+fn progress_is_the_last_change_of_the_state_or_of_what_an_adapter_says_of_its_part() {
+    let progress = |ready: &str, dns: &str| {
+        let json = format!(
+            r#"{{"id":"a","status":{{"conditions":[
+                {{"type":"Reconciled","status":"{ready}","last_transition_time":"2026-01-01T00:00:01Z"}},
+                {{"type":"Upgradable","status":"True","last_transition_time":"2026-01-01T00:00:09Z"}},
+                {{"type":"ValidationSuccessful","last_transition_time":"2026-01-01T00:00:02Z"}},
+                {{"type":"DnsSuccessful","last_transition_time":"{dns}"}}]}}}}"#
+        );
+        Resource::parse(&json).unwrap().status.last_progress
+    };
+    assert_eq!(progress("False", "2026-01-01T00:00:03Z"), Some(at("2026-01-01T00:00:03Z")));
+    assert_eq!(progress("False", "soon"), Some(at("2026-01-01T00:00:02Z")), "what cannot be read says nothing");
+    assert_eq!(progress("True", "2026-01-01T00:00:03Z"), None, "not looked for");
+    let phase = r#"{"id":"a","status":{"phase":"NotReady","last_transition_time":"2025-10-21T10:00:00Z"}}"#;
+    assert_eq!(Resource::parse(phase).unwrap().status.last_progress, Some(at("2025-10-21T10:00:00Z")));
+}
+
+#[test]
+fn a_deletion_is_read_in_both_spellings_and_null_is_none() {
+    for name in ["deleted_time", "deletedTime"] {
+        let json = format!(r#"{{"id":"a","{name}":"2026-01-01T00:00:01Z"}}"#);
+        assert_eq!(Resource::parse(&json).unwrap().deleted_time, Some(at("2026-01-01T00:00:01Z")));
+    }
+    for none in [r#"{"id":"a"}"#, r#"{"id":"a","deleted_time":null}"#] {
+        assert_eq!(Resource::parse(none).unwrap().deleted_time, None);
+    }
+    let error = Resource::parse(r#"{"id":"a","deleted_time":"soon"}"#).unwrap_err();
+    assert_eq!(error.to_string(), "read time \"soon\" in deleted_time of resource a");
 }

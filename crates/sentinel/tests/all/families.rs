@@ -22,6 +22,10 @@ fn families(scrape: &str) -> BTreeMap<&str, Vec<&str>> {
     families
 }
 
+/// What takes a resource a while, and has its test in `at_scale`.
+const MOVED_THERE: [&str; 2] =
+    ["hyperfleet_sentinel_resources_without_progress", "hyperfleet_sentinel_resources_awaiting_adapter"];
+
 fn too_large() -> sink::Error {
     sink::Error::TooLarge { target: "memory".into(), size: 2, limit: 1 }
 }
@@ -30,7 +34,10 @@ fn too_large() -> sink::Error {
 async fn every_family_moves() {
     let api = Api::start(Dialect::Hyperfleet).await;
     for name in ["alpha", "beta", "gamma"] {
-        api.fleet.create("clusters", NewResource::named(name)).unwrap();
+        let id = api.fleet.create("clusters", NewResource::named(name)).unwrap().id;
+        if name == "gamma" {
+            api.fleet.delete("clusters", &id).unwrap();
+        }
     }
     let faults = api.fleet.faults();
     faults.inject("17");
@@ -41,7 +48,9 @@ async fn every_family_moves() {
     );
     let fields = "message_data:\n  id: .id\n  absent: .labels.region\n  failing: '{{ index .name \"x\" }}'\n";
     let memory = Arc::new(Memory::default());
-    let mut bench = Bench::new(&format!("{}{fields}", minimal(&api.url)), Arc::clone(&memory) as Arc<dyn EventSink>);
+    let pace = "max_events_per_second: 10\n";
+    let mut bench =
+        Bench::new(&format!("{}{fields}{pace}", minimal(&api.url)), Arc::clone(&memory) as Arc<dyn EventSink>);
     bench.sentinel = bench.sentinel.remember_at_most(1);
     let fresh = bench.fresh.clone();
     let fresh = families(&fresh);
@@ -67,7 +76,7 @@ async fn every_family_moves() {
     assert_eq!(bench.cycle().await.unwrap_err().kind(), "auth_error");
     look(&bench);
 
-    let still: Vec<_> = fresh.keys().filter(|name| !moved.contains(**name)).collect();
+    let still: Vec<_> = fresh.keys().filter(|name| !moved.contains(**name) && !MOVED_THERE.contains(name)).collect();
     assert!(still.is_empty(), "nothing moves {still:?}");
     assert!(fresh.len() >= 20, "{}", fresh.len());
 }

@@ -138,6 +138,7 @@ fn kind(form: &Value) -> String {
         Some("object") if form["additionalProperties"].is_object() => "map",
         Some("object") => "keys",
         Some("array") => "list",
+        Some("integer") => "number",
         Some(other) => panic!("{other} has no name yet"),
         None => "map",
     }
