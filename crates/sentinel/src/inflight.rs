@@ -23,6 +23,8 @@ pub struct InFlight {
     capacity: usize,
     lifetime: Duration,
     evicted: u64,
+    /// From the event to the report that overtook it, since they were last taken.
+    answered: Vec<SignedDuration>,
 }
 
 impl InFlight {
@@ -35,6 +37,7 @@ impl InFlight {
             capacity,
             lifetime,
             evicted: 0,
+            answered: Vec::new(),
         }
     }
 
@@ -55,9 +58,10 @@ impl InFlight {
         }
         let key = self.key(&resource.id);
         let published = *self.entries.peek(&key)?;
-        let overtaken = report.is_some_and(|report| report >= published.at && report <= now)
+        let overtaken = report.is_some_and(|report| answers(report, published.at) && report <= now)
             && resource.status.observed_generation >= published.generation;
         if overtaken {
+            self.answered.extend(report.map(|report| report.duration_since(published.at)));
             self.entries.pop(&key);
             return None;
         }
@@ -96,9 +100,19 @@ impl InFlight {
         std::mem::take(&mut self.evicted)
     }
 
+    /// How long each report took that has overtaken an event, since the last call.
+    pub fn take_answered(&mut self) -> Vec<SignedDuration> {
+        std::mem::take(&mut self.answered)
+    }
+
     fn key(&self, id: &str) -> (u64, u64) {
         (self.hashers.0.hash_one(id), self.hashers.1.hash_one(id))
     }
+}
+
+/// Whether a report came after an event; the API cuts off the fraction of a second where it projects.
+fn answers(report: Timestamp, event: Timestamp) -> bool {
+    report >= event || (report.subsec_nanosecond() == 0 && report.as_second() == event.as_second())
 }
 
 #[cfg(test)]
@@ -133,7 +147,10 @@ mod tests {
         assert_eq!(memory.published(&seen, None, at(110)).map(|p| p.at), Some(at(100)));
         assert_eq!(memory.published(&seen, Some(at(99)), at(110)).map(|p| p.at), Some(at(100)));
         assert_eq!(memory.published(&resource("b", 2), None, at(110)), None);
-        assert_eq!(memory.published(&seen, Some(at(100)), at(110)), None);
+        assert!(memory.take_answered().is_empty());
+        assert_eq!(memory.published(&seen, Some(at(103)), at(110)), None);
+        assert_eq!(memory.take_answered(), [SignedDuration::from_secs(3)]);
+        assert!(memory.take_answered().is_empty(), "told once");
         assert!(memory.is_empty());
     }
 
@@ -142,6 +159,14 @@ mod tests {
         let mut memory = memory(10);
         assert!(memory.published(&resource("a", 1), Some(at(105)), at(110)).is_some());
         assert_eq!((memory.len(), memory.is_empty()), (1, false));
+    }
+
+    #[test]
+    fn a_report_without_a_fraction_may_be_from_any_part_of_its_second() {
+        let millis = |millis| Timestamp::from_millisecond(millis).unwrap();
+        assert!(answers(millis(100_000), millis(100_000)) && answers(millis(100_000), millis(100_900)));
+        assert!(!answers(millis(100_800), millis(100_900)), "it has a fraction, and that is earlier");
+        assert!(!answers(millis(99_000), millis(100_000)) && answers(millis(101_000), millis(100_900)));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 use watchfire_delivery::retry::{Backoff, Verdict};
@@ -104,7 +104,9 @@ impl Publisher {
             down = true;
             for attempt in 0.. {
                 let (events, abouts): (Vec<_>, Vec<_>) = window.drain(..).map(|due| (due.event, due.about)).unzip();
+                let begun = Instant::now();
                 let results = heartbeat.during(self.sink.publish_all(&events)).await;
+                self.metrics.window(begun.elapsed());
                 let last = attempt + 1 == ATTEMPTS || token.is_cancelled();
                 let settled = events.into_iter().zip(abouts).zip(results);
                 let round = self.settle(settled, last, &mut window, &mut outcome, &mut confirmed);
@@ -140,7 +142,10 @@ impl Publisher {
         let mut round = Round { sink_wide: true, ..Round::default() };
         for ((event, about), result) in settled {
             let Err(error) = result else {
-                let About { reason, id, generation } = &about;
+                let About { reason, id, generation, changed } = &about;
+                if let Some(changed) = changed {
+                    self.metrics.spec_published(now.duration_since(*changed));
+                }
                 info!(id, generation, reason = reason.as_str(), event = event.id(), "event published");
                 self.metrics.published(*reason);
                 confirmed(&about, now);
@@ -212,7 +217,6 @@ async fn fill(due: &mut mpsc::Receiver<Due>, window: &mut Vec<Due>) -> bool {
 #[cfg(test)]
 mod tests {
     use serde_json::value::RawValue;
-    use tokio::time::Instant;
     use watchfire_delivery::event::Attributes;
 
     use super::*;
@@ -227,7 +231,7 @@ mod tests {
             time: None,
             extensions: Vec::new(),
         };
-        let about = About { reason: Reason::MaxAgeReady, id: id.to_string(), generation: None };
+        let about = About { reason: Reason::MaxAgeReady, id: id.to_string(), generation: None, changed: None };
         Due { event: CloudEvent::new(attributes, RawValue::NULL.to_owned()), about }
     }
 

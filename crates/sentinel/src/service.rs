@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
@@ -33,7 +33,7 @@ use crate::metrics::Metrics;
 use crate::page::Page;
 use crate::partial;
 use crate::publish::{Outcome, Publisher, WINDOW};
-use crate::resource::Resource;
+use crate::resource::{Resource, parse_updated};
 
 /// The loop beats at least this often; the longest silence is one request or one window, each with its timeout.
 const MAX_SILENCE: Duration = Duration::from_mins(1);
@@ -60,6 +60,8 @@ pub struct Sentinel {
     payload_fields: Option<BTreeSet<String>>,
     notices: Notices,
     api_failing: bool,
+    /// What was changed before may have been published by the process before.
+    started: Timestamp,
 }
 
 /// What one cycle came to.
@@ -73,6 +75,8 @@ pub struct Cycle {
     pub published: u64,
     /// Events that it did not.
     pub failed: u64,
+    /// How far the furthest report time lay in the future.
+    pub skew: SignedDuration,
 }
 
 /// An event on its way from the decision to the broker.
@@ -86,6 +90,8 @@ pub(crate) struct About {
     pub(crate) reason: Reason,
     pub(crate) id: String,
     pub(crate) generation: Option<i64>,
+    /// When the spec was changed that this is the first event of.
+    pub(crate) changed: Option<Timestamp>,
 }
 
 impl Sentinel {
@@ -101,7 +107,7 @@ impl Sentinel {
         // An event that is due by its max age must keep its id while the broker stays away, hence the double.
         let lifetime = config.max_age.ready.max(config.max_age.not_ready).saturating_mul(2).max(MIN_LIFETIME);
         let in_flight = Arc::new(Mutex::new(InFlight::new(inflight::CAPACITY, lifetime)));
-        metrics.config_loaded();
+        metrics.config_loaded(config.poll_interval);
         Ok(Self {
             api,
             query,
@@ -115,6 +121,7 @@ impl Sentinel {
             payload_fields: config.payload.top_level_fields(),
             notices: Notices::default(),
             api_failing: false,
+            started: clock::now(),
             config,
         })
     }
@@ -170,6 +177,7 @@ impl Sentinel {
             notices: &mut self.notices,
             api_state: &self.api_state,
             sender,
+            started: self.started,
             cycle: Cycle::default(),
         };
         let fetching = async {
@@ -216,15 +224,17 @@ impl Sentinel {
         if token.is_cancelled() {
             return;
         }
-        self.metrics.cycle(took, cycle.due);
+        self.metrics.cycle(took, cycle.due, cycle.skew);
+        if fetched.is_ok() && outcome.failed == 0 {
+            self.metrics.succeeded(now);
+        } else {
+            self.metrics.failed();
+        }
         match fetched {
             Ok(()) => {
                 self.api_state.up();
                 if std::mem::take(&mut self.api_failing) {
                     info!("the API answers again");
-                }
-                if outcome.failed == 0 {
-                    self.metrics.succeeded(now);
                 }
                 debug!(
                     seen = cycle.seen,
@@ -262,6 +272,7 @@ struct Walk<'a> {
     notices: &'a mut Notices,
     api_state: &'a Dependency,
     sender: mpsc::Sender<Due>,
+    started: Timestamp,
     cycle: Cycle,
 }
 
@@ -306,7 +317,7 @@ impl Walk<'_> {
             }
             self.cycle.seen += 1;
             let decision = self.decide(&resource, now);
-            self.tell(&resource, &decision);
+            self.tell(&resource, &decision, now);
             if !decision.reason.publishes() {
                 debug!(id = %resource.id, reason = %decision.reason, due = ?decision.due, "skipped");
                 skipped.count(decision.reason, resource.status.ready);
@@ -321,6 +332,8 @@ impl Walk<'_> {
             }
         }
         skipped.report(self.metrics);
+        let answered = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).take_answered();
+        answered.into_iter().for_each(|after| self.metrics.reported(after));
     }
 
     fn decide(&self, resource: &Resource<'_>, now: Timestamp) -> Decision {
@@ -328,17 +341,17 @@ impl Walk<'_> {
             Policy::GenerationAware => resource.status.last_updated,
             Policy::TimeOnly => resource.status.last_transition,
         };
+        // Asked in any case: it measures how long the reports took.
+        let published = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).published(resource, report, now);
         let published = match self.config.republish {
-            Republish::InFlight => {
-                self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).published(resource, report, now)
-            }
+            Republish::InFlight => published,
             Republish::Always => None,
         };
         decide(self.config.policy, resource, published, &self.config.max_age, now)
     }
 
     /// Warns of what is odd about a resource, once.
-    fn tell(&mut self, resource: &Resource<'_>, decision: &Decision) {
+    fn tell(&mut self, resource: &Resource<'_>, decision: &Decision, now: Timestamp) {
         if decision.observed_ahead {
             self.metrics.observed_ahead();
             if self.is_news(&format!("ahead {}", resource.id)) {
@@ -349,6 +362,9 @@ impl Walk<'_> {
         }
         if decision.from_future {
             self.metrics.from_future();
+            let ahead = |report: Timestamp| report.duration_since(now);
+            let ahead = resource.status.last_updated.max(resource.status.last_transition).map(ahead);
+            self.cycle.skew = self.cycle.skew.max(ahead.unwrap_or_default());
             if self.is_news(&format!("future {}", resource.id)) {
                 warn!(id = %resource.id, last_report = ?resource.status.last_updated,
                     "report time in the future, going by our own events until it has passed; check the adapters' clocks");
@@ -385,7 +401,16 @@ impl Walk<'_> {
         let resource_type = &self.config.api.resource_type;
         let event = event::reconcile(resource, decision, built.data, resource_type, traceparent, now);
         let id = resource.id.clone().into_owned();
-        Some(Due { event, about: About { reason: decision.reason, id, generation: resource.generation } })
+        let changed = self.first_of_spec(item, decision);
+        Some(Due { event, about: About { reason: decision.reason, id, generation: resource.generation, changed } })
+    }
+
+    /// When the spec was changed that this event is the first of, if this process saw it happen.
+    fn first_of_spec(&self, item: &str, decision: &Decision) -> Option<Timestamp> {
+        let first = decision.reason == Reason::GenerationChanged && decision.since.is_none();
+        // The API projects times to the second.
+        let started = self.started - SignedDuration::from_secs(1);
+        first.then(|| parse_updated(item)).flatten().filter(|changed| *changed >= started)
     }
 
     fn is_news(&mut self, notice: &str) -> bool {
