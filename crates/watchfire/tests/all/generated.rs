@@ -202,8 +202,12 @@ async fn the_list_of_metrics_is_what_a_fresh_process_serves() {
 
 Generated; `UPDATE_GOLDEN=1 make drift` writes it anew. Every series also carries `component` and `version`. Known label
 values exist from the start, so that a rate exists before the first failure. `outbox_*` and `store_*` belong to the
-embedded broker (`BROKER_TYPE=http`); their `sink` is a subscriber's name. What to alert on:
-[sentinel.md](sentinel.md#what-to-alert-on).
+embedded broker (`BROKER_TYPE=http`); their `sink` is a subscriber's name. Dashboard, alerts
+and what to do when one fires: [sentinel.md](sentinel.md#watching-it).
+
+`decision_latency_seconds` counts from `updated_time`, which the API projects to the second and by its own clock.
+`hyperfleet_broker_message_duration_seconds` of other HyperFleet components is the time that a consumer spent on a
+message; the sentinel consumes none. What its broker took is `hyperfleet_sentinel_publish_duration_seconds`.
 
 | metric | type | labels | |
 |---|---|---|---|

@@ -4,6 +4,7 @@
 
 mod config;
 mod demo;
+mod deploy;
 mod documents;
 mod errors;
 mod generated;
