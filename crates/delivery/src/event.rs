@@ -148,6 +148,13 @@ impl CloudEvent {
         Ok(Self { attributes, data, body: Bytes::copy_from_slice(body) })
     }
 
+    /// Adds an extension attribute and freezes the body anew, for what is known only once the event is to be sent.
+    #[must_use]
+    pub fn with_extension(mut self, name: &str, value: String) -> Self {
+        self.attributes.extensions.push((name.to_owned(), value));
+        Self::new(self.attributes, self.data)
+    }
+
     /// The attributes the event was built with.
     pub fn attributes(&self) -> &Attributes {
         &self.attributes

@@ -9,15 +9,17 @@ use bytes::BytesMut;
 use http::{HeaderValue, StatusCode, header};
 use reqwest::Client;
 use secrecy::ExposeSecret;
-use tracing::debug;
+use tracing::{Instrument, Span, debug};
 use url::Url;
 use watchfire_delivery::retry::{Backoff, retry_after};
 use watchfire_delivery::sink::http::redacted;
 use watchfire_runtime::clock;
 use watchfire_runtime::secret::{self, SecretSource};
+use watchfire_runtime::telemetry::traceparent;
 
 use crate::page::Page;
 use crate::resource::without_text;
+use crate::trace;
 
 pub mod paging;
 mod problem;
@@ -212,7 +214,7 @@ impl Api {
         let begun = tokio::time::Instant::now();
         let mut attempt = 0;
         loop {
-            let error = match self.get_once(query).await {
+            let error = match self.get_traced(query, attempt).await {
                 Ok(page) => return Ok(page),
                 Err(error) => error,
             };
@@ -227,9 +229,19 @@ impl Api {
         }
     }
 
-    async fn get_once(&self, query: &[(&str, &str)]) -> Result<Page, Error> {
+    /// One attempt, with its own span.
+    async fn get_traced(&self, query: &[(&str, &str)], attempt: u32) -> Result<Page, Error> {
         let mut url = self.list.clone();
         url.query_pairs_mut().extend_pairs(query);
+        let span = trace::get(&url, attempt);
+        let answer = self.get_once(url).instrument(span.clone()).await;
+        if let Err(error) = &answer {
+            trace::failed(&span, error.kind(), error);
+        }
+        answer
+    }
+
+    async fn get_once(&self, url: Url) -> Result<Page, Error> {
         let mut request = self.http.get(url).header(header::ACCEPT, "application/json");
         let token = self.token.as_ref().map(SecretSource::current).transpose().map_err(Error::Token)?;
         if let Some(token) = &token {
@@ -238,9 +250,13 @@ impl Api {
             value.set_sensitive(true);
             request = request.header(header::AUTHORIZATION, value);
         }
+        if let Some(parent) = traceparent(&Span::current()) {
+            request = request.header("traceparent", parent);
+        }
         let mut response = request.send().await.map_err(|source| self.transport(source))?;
 
         let status = response.status();
+        Span::current().record("http.response.status_code", status.as_u16());
         let headers = response.headers().clone();
         let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("untyped");
         let body = match self.read(&mut response).await {

@@ -25,7 +25,6 @@ pub fn reconcile(
     decision: &Decision,
     data: Box<RawValue>,
     resource_type: &str,
-    traceparent: Option<String>,
     now: Timestamp,
 ) -> CloudEvent {
     let kind = if is_name(&resource.kind) { &resource.kind } else { singular(resource_type) };
@@ -39,7 +38,7 @@ pub fn reconcile(
         ty: format!("com.redhat.hyperfleet.{}.reconcile", kind.to_lowercase()),
         subject: None,
         time: Some(decision.due.unwrap_or(now)),
-        extensions: traceparent.map(|value| ("traceparent".to_owned(), value)).into_iter().collect(),
+        extensions: Vec::new(),
     };
     CloudEvent::new(attributes, data)
 }
@@ -82,7 +81,7 @@ mod tests {
 
     fn build(resource: &Resource<'_>, decision: &Decision) -> CloudEvent {
         let data = RawValue::from_string("{}".to_owned()).unwrap();
-        reconcile(resource, decision, data, "nodepools", None, Timestamp::UNIX_EPOCH)
+        reconcile(resource, decision, data, "nodepools", Timestamp::UNIX_EPOCH)
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub mod resource;
 pub mod selector;
 pub mod service;
 pub mod template;
+pub mod trace;
 
 pub use config::SentinelConfig;
 pub use service::Sentinel;

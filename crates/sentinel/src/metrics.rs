@@ -271,6 +271,7 @@ impl Families {
         };
         let broker_error = ShardBrokerError { shard: shard.clone(), error_type: "publish_error", broker_type: broker };
         Metrics {
+            topic: topic.clone(),
             pending: gauge(&self.pending),
             published: Reason::ALL.map(|reason| {
                 let labels = ShardReason { shard: shard.clone(), reason: reason.as_str() };
@@ -316,6 +317,7 @@ impl Families {
 /// The metrics of one sentinel.
 #[derive(Clone)]
 pub struct Metrics {
+    topic: String,
     pending: Gauge,
     // By `Reason as usize`; a reason either publishes or skips.
     published: [Option<Counter>; Reason::ALL.len()],
@@ -348,6 +350,11 @@ pub struct Metrics {
 }
 
 impl Metrics {
+    /// The topic or exchange that events go to, as metrics and traces name it.
+    pub fn topic(&self) -> &str {
+        &self.topic
+    }
+
     /// The configuration is in force.
     pub fn config_loaded(&self, poll_interval: Duration) {
         self.poll_interval.set(poll_interval.as_secs_f64());

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, info, warn};
+use tracing::{Instrument, debug, error, info, warn};
 use watchfire_delivery::retry::{Backoff, Verdict};
 use watchfire_delivery::{CloudEvent, EventSink, sink};
 use watchfire_runtime::chain;
@@ -21,6 +21,7 @@ use watchfire_runtime::health::{Dependency, Heartbeat};
 
 use crate::metrics::Metrics;
 use crate::service::{About, Due};
+use crate::trace::{self, Destination};
 
 /// Events published together: what the brokers' own windows hold.
 pub(crate) const WINDOW: usize = 1000;
@@ -44,6 +45,7 @@ const BACKOFF: Backoff =
 #[derive(Clone)]
 pub(crate) struct Publisher {
     sink: Arc<dyn EventSink>,
+    destination: Destination,
     metrics: Metrics,
     /// What the broker's last failure was; told once per change.
     state: Arc<Mutex<Option<&'static str>>>,
@@ -71,7 +73,8 @@ pub(crate) struct Outcome {
 
 impl Publisher {
     pub(crate) fn new(sink: Arc<dyn EventSink>, metrics: Metrics) -> Self {
-        Self { sink, metrics, state: Arc::default(), refused: Arc::default() }
+        let destination = Destination::new(sink.kind(), metrics.topic());
+        Self { sink, destination, metrics, state: Arc::default(), refused: Arc::default() }
     }
 
     /// Publishes until the channel closes. Told to stop, it finishes the window in hand and leaves the rest to the next
@@ -103,13 +106,21 @@ impl Publisher {
             }
             down = true;
             for attempt in 0.. {
+                let span = self.destination.publish(&window);
+                if attempt == 0 {
+                    self.destination.stamp(&span, &mut window);
+                }
                 let (events, abouts): (Vec<_>, Vec<_>) = window.drain(..).map(|due| (due.event, due.about)).unzip();
                 let begun = Instant::now();
-                let results = heartbeat.during(self.sink.publish_all(&events)).await;
+                let results = heartbeat.during(self.sink.publish_all(&events)).instrument(span.clone()).await;
                 self.metrics.window(begun.elapsed());
                 let last = attempt + 1 == ATTEMPTS || token.is_cancelled();
                 let settled = events.into_iter().zip(abouts).zip(results);
-                let round = self.settle(settled, last, &mut window, &mut outcome, &mut confirmed);
+                let round = span.in_scope(|| self.settle(settled, last, &mut window, &mut outcome, &mut confirmed));
+                if let Some(error) = &round.told {
+                    trace::failed(&span, error.kind(), error);
+                }
+                drop(span);
                 // One event that is taken, or refused for what it is, shows that the broker is there.
                 down &= round.sink_wide;
                 match &round.told {

@@ -15,12 +15,12 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument, debug, error, info, info_span, warn};
+use tracing::{Instrument, Span, debug, error, field, info, info_span, warn};
 use watchfire_delivery::{CloudEvent, EventSink};
 use watchfire_runtime::chain;
+use watchfire_runtime::clock;
 use watchfire_runtime::health::{Dependency, Health, Heartbeat};
 use watchfire_runtime::tasks::beside;
-use watchfire_runtime::{clock, telemetry};
 
 use crate::api::paging::{Pages, Query};
 use crate::api::projection::Projection;
@@ -34,6 +34,7 @@ use crate::page::Page;
 use crate::partial;
 use crate::publish::{Outcome, Publisher, WINDOW};
 use crate::resource::{Resource, parse_updated};
+use crate::trace::{self, TraceResources};
 
 /// The loop beats at least this often; the longest silence is one request or one window, each with its timeout.
 const MAX_SILENCE: Duration = Duration::from_mins(1);
@@ -59,6 +60,7 @@ pub struct Sentinel {
     /// What of a resource the payload reads; nothing means all of it.
     payload_fields: Option<BTreeSet<String>>,
     notices: Notices,
+    trace_resources: TraceResources,
     api_failing: bool,
     /// What was changed before may have been published by the process before.
     started: Timestamp,
@@ -120,6 +122,7 @@ impl Sentinel {
             heartbeat: Arc::new(health.heartbeat("sentinel_poll", MAX_SILENCE)),
             payload_fields: config.payload.top_level_fields(),
             notices: Notices::default(),
+            trace_resources: TraceResources::default(),
             api_failing: false,
             started: clock::now(),
             config,
@@ -134,6 +137,13 @@ impl Sentinel {
         self
     }
 
+    /// Traces the decisions on these resources, each in a span of its own.
+    #[must_use]
+    pub fn trace_resources(mut self, which: TraceResources) -> Self {
+        self.trace_resources = which;
+        self
+    }
+
     /// Runs until told to stop: at once for the first time, then every poll interval. Ends between two units of work.
     pub async fn run(mut self, token: CancellationToken) -> Result<(), Infallible> {
         let mut ticks = interval_at(Instant::now(), self.config.poll_interval);
@@ -142,7 +152,15 @@ impl Sentinel {
             if token.run_until_cancelled(self.heartbeat.during(ticks.tick())).await.is_none() {
                 return Ok(());
             }
-            let span = info_span!("sentinel.poll", resource_type = self.config.api.resource_type);
+            let span = info_span!(
+                "sentinel.poll",
+                resource_type = self.config.api.resource_type,
+                seen = field::Empty,
+                due = field::Empty,
+                published = field::Empty,
+                failed = field::Empty,
+                otel.status_code = field::Empty,
+            );
             if let Err(error) = self.cycle(&token).instrument(span).await
                 && let Some(after) = error.retry_after()
             {
@@ -175,6 +193,7 @@ impl Sentinel {
             metrics: &self.metrics,
             payload_fields: self.payload_fields.as_ref(),
             notices: &mut self.notices,
+            trace_resources: &self.trace_resources,
             api_state: &self.api_state,
             sender,
             started: self.started,
@@ -255,6 +274,16 @@ impl Sentinel {
                 }
             }
         }
+        // Last: in the log they would stand in every line that follows.
+        let span = Span::current();
+        for (name, count) in
+            [("seen", cycle.seen), ("due", cycle.due), ("published", cycle.published), ("failed", cycle.failed)]
+        {
+            span.record(name, count);
+        }
+        if fetched.is_err() || outcome.failed > 0 {
+            span.record("otel.status_code", "error");
+        }
     }
 }
 
@@ -270,6 +299,7 @@ struct Walk<'a> {
     metrics: &'a Metrics,
     payload_fields: Option<&'a BTreeSet<String>>,
     notices: &'a mut Notices,
+    trace_resources: &'a TraceResources,
     api_state: &'a Dependency,
     sender: mpsc::Sender<Due>,
     started: Timestamp,
@@ -316,7 +346,9 @@ impl Walk<'_> {
                 continue;
             }
             self.cycle.seen += 1;
+            let span = self.trace_resources.evaluate(&resource);
             let decision = self.decide(&resource, now);
+            trace::decided(&span, &decision);
             self.tell(&resource, &decision, now);
             if !decision.reason.publishes() {
                 debug!(id = %resource.id, reason = %decision.reason, due = ?decision.due, "skipped");
@@ -397,9 +429,8 @@ impl Walk<'_> {
                     "a field of message_data failed, sending an empty string");
             }
         }
-        let traceparent = telemetry::traceparent();
         let resource_type = &self.config.api.resource_type;
-        let event = event::reconcile(resource, decision, built.data, resource_type, traceparent, now);
+        let event = event::reconcile(resource, decision, built.data, resource_type, now);
         let id = resource.id.clone().into_owned();
         let changed = self.first_of_spec(item, decision);
         Some(Due { event, about: About { reason: decision.reason, id, generation: resource.generation, changed } })

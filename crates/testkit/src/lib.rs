@@ -7,6 +7,7 @@
 #![expect(clippy::expect_used, clippy::panic, reason = "in a test, a helper that cannot work is the failure to report")]
 
 mod broker;
+mod collector;
 mod eventually;
 mod node;
 mod proxy;
@@ -16,6 +17,7 @@ mod receiver;
 mod services;
 
 pub use broker::Broker;
+pub use collector::{Collector, Span};
 pub use eventually::eventually;
 pub use node::Emulator;
 pub use proxy::{Mode, Proxy};

@@ -195,6 +195,11 @@ fn the_sampler_is_the_one_that_the_environment_names() {
     }
 }
 
+/// The current span, as an event would carry it on.
+fn here() -> Option<String> {
+    traceparent(&tracing::Span::current())
+}
+
 /// Starts a collector that tells the path's content type and size of each request.
 async fn collector() -> (String, mpsc::Receiver<(String, Vec<u8>)>) {
     let (sender, receiver) = mpsc::channel(16);
@@ -231,14 +236,14 @@ async fn spans_reach_the_collector_and_their_trace_is_in_the_log_and_in_the_even
         Telemetry::build(&config("info", LogFormat::Json), &env, move || writer.clone()).unwrap();
     assert!(warnings.is_empty());
     let parent = tracing::dispatcher::with_default(&dispatch, || {
-        assert_eq!(traceparent(), None, "outside of a span");
+        assert_eq!(here(), None, "outside of a span");
         let _task = info_span!(target: "watchfire_runtime::tasks", "task", task = "poll").entered();
-        assert_eq!(traceparent(), None, "a task's span is not the root of all its work");
+        assert_eq!(here(), None, "a task's span is not the root of all its work");
         let _library = info_span!(target: "hyper", "connection").entered();
-        assert_eq!(traceparent(), None, "only our own spans are sent");
+        assert_eq!(here(), None, "only our own spans are sent");
         let _span = info_span!("publish-one", id = 5).entered();
         info!("published");
-        traceparent().unwrap()
+        here().unwrap()
     });
     telemetry.shutdown(Duration::from_secs(10)).await;
 
@@ -260,7 +265,7 @@ async fn a_trace_that_is_not_sampled_travels_as_such_and_is_not_sent() {
     let (endpoint, mut requests) = collector().await;
     let env = Env::from([("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()), ("OTEL_TRACES_SAMPLER", "always_off")]);
     let (telemetry, dispatch, _) = Telemetry::build(&config("info", LogFormat::Json), &env, io::sink).unwrap();
-    let parent = tracing::dispatcher::with_default(&dispatch, || info_span!("publish").in_scope(traceparent));
+    let parent = tracing::dispatcher::with_default(&dispatch, || info_span!("publish").in_scope(here));
     assert!(parent.unwrap().ends_with("-00"));
     telemetry.shutdown(Duration::from_secs(10)).await;
     assert!(requests.try_recv().is_err());
@@ -276,7 +281,7 @@ async fn without_a_collector_there_are_no_traces() {
     for env in off {
         let (telemetry, dispatch, _) = Telemetry::build(&config("info", LogFormat::Json), &env, io::sink).unwrap();
         tracing::dispatcher::with_default(&dispatch, || {
-            assert_eq!(info_span!("publish").in_scope(traceparent), None);
+            assert_eq!(info_span!("publish").in_scope(here), None);
         });
         telemetry.shutdown(Duration::ZERO).await;
     }

@@ -11,4 +11,5 @@ mod generated;
 mod outbox;
 mod sentinel;
 mod support;
+mod traces;
 mod view;
