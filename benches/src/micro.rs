@@ -9,7 +9,6 @@ use watchfire_sentinel::decision::{MaxAge, Policy, Rules, decide};
 use watchfire_sentinel::payload::Payload;
 use watchfire_sentinel::resource::Resource;
 
-use crate::report::Bound::{self, AtMost};
 use crate::report::{Row, median};
 
 const ITERATIONS: u32 = 200_000;
@@ -26,22 +25,22 @@ pub(crate) fn rows(rounds: usize) -> Vec<Row> {
         "generation": ".generation", "href": ".href",
     });
     let mut rows = vec![
-        row("decision on one parsed resource", Some(AtMost(1000.0)), Some(AtMost(300.0)), rounds, || {
+        row("decision on one parsed resource", "< 1000 ns", "< 300 ns", rounds, || {
             black_box(decide(&rules, black_box(&parsed), None, now));
         }),
-        row("reading one resource of a page", None, None, rounds, || {
+        row("reading one resource of a page", "", "", rounds, || {
             drop(black_box(Resource::parse(black_box(&json))));
         }),
     ];
     if let Ok(payload) = Payload::compile(&fields) {
-        rows.push(row("payload with 5 fields", Some(AtMost(5000.0)), Some(AtMost(2000.0)), rounds, || {
+        rows.push(row("payload with 5 fields", "< 5000 ns", "< 2000 ns", rounds, || {
             drop(black_box(payload.build(black_box(&value))));
         }));
     }
     rows
 }
 
-fn row(what: &str, must: Option<Bound>, aim: Option<Bound>, rounds: usize, mut work: impl FnMut()) -> Row {
+fn row(what: &str, must: &'static str, aim: &'static str, rounds: usize, mut work: impl FnMut()) -> Row {
     let mut once = || {
         let begun = Instant::now();
         (0..ITERATIONS).for_each(|_| work());

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use watchfire_simulator::{Dialect, FleetState, Server, Simulator};
 
 use crate::process::{Sentinel, beside};
-use crate::report::{Bound, Row, median};
+use crate::report::{Row, median};
 
 /// What the sentinel asks for with its default payload; a ceiling reads the same.
 const FIELDS: &str = "generation,href,id,kind,labels,status.conditions.*";
@@ -20,9 +20,9 @@ const EVENT_BYTES: usize = 480;
 
 pub(crate) async fn rows(resources: u32, rounds: usize, million: bool) -> anyhow::Result<Vec<Row>> {
     let mut rows = binary(rounds).await?;
-    rows.extend(idle(resources, rounds, 2.0, 0.8).await?);
+    rows.extend(idle(resources, rounds, "<= 2 s", "<= 0.8 s").await?);
     if million {
-        rows.extend(idle(1_000_000, 1, 60.0, 10.0).await?);
+        rows.extend(idle(1_000_000, 1, "<= 60 s", "<= 10 s").await?);
     }
     match std::env::var("WATCHFIRE_TEST_AMQP_URL") {
         Ok(url) => rows.push(rabbitmq(&url, resources, rounds).await?),
@@ -79,20 +79,17 @@ async fn binary(rounds: usize) -> anyhow::Result<Vec<Row>> {
         sentinel.first_cycle().await?;
         memory.push(sentinel.memory("VmRSS")?);
     }
-    let row = |what: &str, value, unit, must, aim| {
-        let [must, aim] = [must, aim].map(|most| Some(Bound::AtMost(most)));
-        Row { what: what.to_owned(), value, unit, ceiling: None, must, aim }
-    };
+    let row = |what: &str, value, unit, must, aim| Row { what: what.to_owned(), value, unit, ceiling: None, must, aim };
     #[expect(clippy::cast_precision_loss, reason = "megabytes")]
     let megabytes = size as f64 / 1e6;
     Ok(vec![
-        row("the binary: size", megabytes, "MB", 40.0, 30.0),
-        row("the binary: idle memory of a sentinel", median(memory), "MiB", 32.0, 20.0),
-        row("the binary: start to alive", median(starts), "ms", 300.0, 100.0),
+        row("the binary: size", megabytes, "MB", "40 MB", "30 MB"),
+        row("the binary: idle memory of a sentinel", median(memory), "MiB", "32 MiB", "20 MiB"),
+        row("the binary: start to alive", median(starts), "ms", "300 ms", "100 ms"),
     ])
 }
 
-async fn idle(resources: u32, rounds: usize, must: f64, aim: f64) -> anyhow::Result<Vec<Row>> {
+async fn idle(resources: u32, rounds: usize, must: &'static str, aim: &'static str) -> anyhow::Result<Vec<Row>> {
     let api = Api::start(resources, FleetState::Fresh).await?;
     let (mut cycles, mut ceilings, mut peaks) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
@@ -108,16 +105,16 @@ async fn idle(resources: u32, rounds: usize, must: f64, aim: f64) -> anyhow::Res
             value: median(cycles),
             unit: "s",
             ceiling: Some(median(ceilings)),
-            must: Some(Bound::AtMost(must)),
-            aim: Some(Bound::AtMost(aim)),
+            must,
+            aim,
         },
         Row {
             what: format!("{resources} resources, none due: peak memory"),
             value: median(peaks),
             unit: "MiB",
             ceiling: None,
-            must: Some(Bound::AtMost(64.0)),
-            aim: Some(Bound::AtMost(32.0)),
+            must: "<= 64 MiB",
+            aim: "<= 32 MiB",
         },
     ])
 }
@@ -147,8 +144,8 @@ async fn rabbitmq(url: &str, resources: u32, rounds: usize) -> anyhow::Result<Ro
         value: median(ours),
         unit: "/s",
         ceiling: Some(median(bare)),
-        must: Some(Bound::OfCeiling(80.0)),
-        aim: Some(Bound::OfCeiling(90.0)),
+        must: ">= 80 %",
+        aim: ">= 90 %",
     })
 }
 
@@ -185,8 +182,8 @@ async fn pubsub(host: &str, resources: u32, rounds: usize) -> anyhow::Result<Row
         value: median(ours),
         unit: "/s",
         ceiling: Some(median(bare)),
-        must: Some(Bound::OfCeiling(60.0)),
-        aim: Some(Bound::OfCeiling(80.0)),
+        must: ">= 60 %",
+        aim: ">= 80 %",
     })
 }
 

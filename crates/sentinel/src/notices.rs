@@ -24,11 +24,22 @@ pub(crate) enum Kind {
     MissingField,
     /// A field of the payload that failed.
     FailedField,
+    /// A field of the payload that is left out.
+    OmittedField,
+    /// An expression that failed on a resource.
+    FailedExpression,
 }
 
 impl Kind {
-    const ALL: [Self; 5] =
-        [Self::Unreadable, Self::ObservedAhead, Self::FromFuture, Self::MissingField, Self::FailedField];
+    const ALL: [Self; 7] = [
+        Self::Unreadable,
+        Self::ObservedAhead,
+        Self::FromFuture,
+        Self::MissingField,
+        Self::FailedField,
+        Self::OmittedField,
+        Self::FailedExpression,
+    ];
 
     fn as_str(self) -> &'static str {
         match self {
@@ -36,6 +47,8 @@ impl Kind {
             Self::ObservedAhead => "observed_ahead",
             Self::FromFuture => "from_future",
             Self::MissingField => "missing_field",
+            Self::OmittedField => "omitted_field",
+            Self::FailedExpression => "failed_expression",
             Self::FailedField => "failed_field",
         }
     }

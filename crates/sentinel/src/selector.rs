@@ -129,6 +129,11 @@ impl Selector {
         })
     }
 
+    /// Whether everything is selected.
+    pub fn is_everything(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// What today's API can filter by, as its `search` parameter; the rest is left to [`Self::matches`].
     pub fn search(&self) -> Option<String> {
         let mut search = String::new();

@@ -32,7 +32,7 @@ fn defaults_are_those_of_the_specification() {
     assert_eq!(config.rules.max_age.not_ready, Duration::from_secs(10));
     assert_eq!(config.rules.max_age.ready, Duration::from_mins(30));
     assert_eq!(config.api.timeout, Duration::from_secs(10));
-    assert!(config.selector.labels().is_none());
+    assert!(config.selector.is_everything());
     assert_eq!((config.rules.policy, config.republish), (Policy::GenerationAware, Republish::InFlight));
     assert!(config.api.token.is_none());
 }
@@ -58,7 +58,7 @@ fn the_other_examples_are_accepted_as_written() {
     );
     let nodepools = ok(include_str!("../../tests/data/seed-nodepools.yaml"));
     assert_eq!(nodepools.api.resource_type, "nodepools");
-    assert!(nodepools.selector.labels().is_none());
+    assert!(nodepools.selector.is_everything());
 }
 
 #[test]
@@ -137,8 +137,8 @@ fn selectors_come_in_both_forms() {
     assert_eq!(kubernetes.selector.labels().unwrap(), "region=us,tier notin (a,b),x,!y,z=c");
     let labels: Labels<'_> = [("region", "us"), ("x", ""), ("z", "c")].into_iter().collect();
     assert!(kubernetes.selector.matches(&labels));
-    assert!(ok(&format!("{MINIMAL}resource_selector: []\n")).selector.labels().is_none());
-    assert!(ok(&format!("{MINIMAL}resource_selector:\n")).selector.labels().is_none());
+    assert!(ok(&format!("{MINIMAL}resource_selector: []\n")).selector.is_everything());
+    assert!(ok(&format!("{MINIMAL}resource_selector:\n")).selector.is_everything());
 }
 
 #[test]

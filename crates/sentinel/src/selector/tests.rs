@@ -19,6 +19,7 @@ fn labels(pairs: &[(&'static str, &'static str)]) -> Labels<'static> {
 #[test]
 fn nothing_required_selects_everything() {
     let everything = pairs(&[]);
+    assert!(everything.is_everything());
     assert!(everything.matches(&labels(&[])));
     assert_eq!((everything.search(), everything.labels()), (None, None));
     assert_eq!(everything.metric_label(), "all");
@@ -27,6 +28,7 @@ fn nothing_required_selects_everything() {
 #[test]
 fn all_pairs_must_match_and_are_sorted() {
     let selector = pairs(&[("region", "us-east"), ("environment", "production")]);
+    assert!(!selector.is_everything());
     assert!(selector.matches(&labels(&[("environment", "production"), ("region", "us-east"), ("x", "y")])));
     assert!(!selector.matches(&labels(&[("region", "us-east")])));
     assert!(!selector.matches(&labels(&[("environment", "production"), ("region", "us-west")])));
