@@ -46,6 +46,10 @@ impl Rules {
     }
 }
 
+mod expression;
+
+pub use expression::Answer;
+
 /// How it is decided that a resource is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
@@ -53,13 +57,15 @@ pub enum Policy {
     GenerationAware,
     /// Max age since the last change of state, and nothing else.
     TimeOnly,
+    /// What an expression says of the resource.
+    Expression(Answer),
 }
 
 impl Policy {
     /// The time that max age is counted from.
     pub fn report(self, status: &Status) -> Option<Timestamp> {
         match self {
-            Self::GenerationAware => status.last_updated,
+            Self::GenerationAware | Self::Expression(_) => status.last_updated,
             Self::TimeOnly => status.last_transition,
         }
     }
@@ -119,11 +125,17 @@ pub enum Reason {
     BackoffNotExpired,
     /// The adapters claim a generation that does not exist yet, and there is no report time to go by.
     ObservedAhead,
+    /// Expression policy: it says so.
+    ExpressionTrue,
+    /// Expression policy: it says no.
+    ExpressionFalse,
+    /// Expression policy: it cannot be evaluated over this resource.
+    ExpressionFailed,
 }
 
 impl Reason {
     /// Every reason, in the order of the enum; metrics create their labels from it.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 14] = [
         Self::GenerationChanged,
         Self::MaxAgeReady,
         Self::MaxAgeNotReady,
@@ -135,6 +147,9 @@ impl Reason {
         Self::InFlight,
         Self::BackoffNotExpired,
         Self::ObservedAhead,
+        Self::ExpressionTrue,
+        Self::ExpressionFalse,
+        Self::ExpressionFailed,
     ];
 
     /// The words of the specification, where it has them.
@@ -151,6 +166,9 @@ impl Reason {
             Self::InFlight => "event published, max age not expired",
             Self::BackoffNotExpired => "backoff not expired",
             Self::ObservedAhead => "observed_generation ahead of generation",
+            Self::ExpressionTrue => "message decision matched",
+            Self::ExpressionFalse => "message decision result is false",
+            Self::ExpressionFailed => "message decision failed",
         }
     }
 
@@ -169,8 +187,14 @@ impl Reason {
             | Self::DeletionRequested
             | Self::Deleting
             | Self::NoProgress
-            | Self::BackoffExpired => true,
-            Self::NotExpired | Self::InFlight | Self::BackoffNotExpired | Self::ObservedAhead => false,
+            | Self::BackoffExpired
+            | Self::ExpressionTrue => true,
+            Self::NotExpired
+            | Self::InFlight
+            | Self::BackoffNotExpired
+            | Self::ObservedAhead
+            | Self::ExpressionFalse
+            | Self::ExpressionFailed => false,
         }
     }
 }
@@ -209,6 +233,9 @@ enum State {
 
 /// Decides whether `resource` is due at `now`, given our own last confirmed event for it.
 pub fn decide(rules: &Rules, resource: &Resource<'_>, published: Option<Published>, now: Timestamp) -> Decision {
+    if let Policy::Expression(answer) = rules.policy {
+        return expression::decide(answer, resource, published, &rules.max_age, now);
+    }
     let Rules { policy, max_age, refresh_spread, no_progress } = rules;
     let status = &resource.status;
     let (state, observed_ahead) = compare(*policy, resource);
@@ -223,7 +250,7 @@ pub fn decide(rules: &Rules, resource: &Resource<'_>, published: Option<Publishe
     let last = past_report.max(ours.map(|ours| ours.at));
     let stuck = ours.zip(last).and_then(|(ours, last)| match (policy, state) {
         (Policy::GenerationAware, State::Unseen | State::NotReady) => no_progress.time(status, ours, last),
-        (Policy::GenerationAware, State::Ready) | (Policy::TimeOnly, _) => None,
+        (Policy::GenerationAware, State::Ready) | (Policy::TimeOnly | Policy::Expression(_), _) => None,
     });
     let settle =
         |reason, since, due| Decision { reason, since, due, observed_ahead, from_future, no_progress: stuck.is_some() };
@@ -252,8 +279,8 @@ pub fn decide(rules: &Rules, resource: &Resource<'_>, published: Option<Publishe
     }
     let in_flight = past_report.is_none_or(|report| report < last);
     let reason = match policy {
-        Policy::GenerationAware if in_flight => Reason::InFlight,
-        Policy::GenerationAware => Reason::NotExpired,
+        Policy::GenerationAware | Policy::Expression(_) if in_flight => Reason::InFlight,
+        Policy::GenerationAware | Policy::Expression(_) => Reason::NotExpired,
         Policy::TimeOnly => Reason::BackoffNotExpired,
     };
     settle(reason, Some(last), Some(due))
@@ -264,11 +291,11 @@ fn compare(policy: Policy, resource: &Resource<'_>) -> (State, bool) {
     let generation = resource.generation.unwrap_or(0);
     let observed = resource.status.observed_generation.unwrap_or(0);
     let state = match policy {
-        Policy::GenerationAware if generation > observed => State::Unseen,
-        Policy::GenerationAware | Policy::TimeOnly if resource.status.ready => State::Ready,
-        Policy::GenerationAware | Policy::TimeOnly => State::NotReady,
+        Policy::GenerationAware | Policy::Expression(_) if generation > observed => State::Unseen,
+        Policy::GenerationAware | Policy::TimeOnly | Policy::Expression(_) if resource.status.ready => State::Ready,
+        Policy::GenerationAware | Policy::TimeOnly | Policy::Expression(_) => State::NotReady,
     };
-    let ahead = policy == Policy::GenerationAware && observed > generation && resource.generation.is_some();
+    let ahead = policy != Policy::TimeOnly && observed > generation && resource.generation.is_some();
     (state, ahead)
 }
 
@@ -276,11 +303,11 @@ fn compare(policy: Policy, resource: &Resource<'_>) -> (State, bool) {
 fn overdue(policy: Policy, resource: &Resource<'_>, state: State, stuck: bool) -> Reason {
     match (policy, state) {
         (Policy::TimeOnly, _) => Reason::BackoffExpired,
-        (Policy::GenerationAware, _) if resource.deleted_time.is_some() => Reason::Deleting,
-        (Policy::GenerationAware, _) if stuck => Reason::NoProgress,
-        (Policy::GenerationAware, State::Unseen) => Reason::GenerationChanged,
-        (Policy::GenerationAware, State::Ready) => Reason::MaxAgeReady,
-        (Policy::GenerationAware, State::NotReady) => Reason::MaxAgeNotReady,
+        (Policy::GenerationAware | Policy::Expression(_), _) if resource.deleted_time.is_some() => Reason::Deleting,
+        (Policy::GenerationAware | Policy::Expression(_), _) if stuck => Reason::NoProgress,
+        (Policy::GenerationAware | Policy::Expression(_), State::Unseen) => Reason::GenerationChanged,
+        (Policy::GenerationAware | Policy::Expression(_), State::Ready) => Reason::MaxAgeReady,
+        (Policy::GenerationAware | Policy::Expression(_), State::NotReady) => Reason::MaxAgeNotReady,
     }
 }
 

@@ -18,6 +18,7 @@ use jiff::SignedDuration;
 
 use crate::api;
 use crate::decision::Reason;
+use crate::expression;
 use crate::service::Lasting;
 
 /// Prometheus' own default buckets, which today's dashboards expect.
@@ -72,6 +73,13 @@ struct ShardBrokerError {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ShardKind {
+    #[prometheus(flatten)]
+    shard: Shard,
+    kind: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Topic {
     topic: String,
 }
@@ -117,6 +125,7 @@ pub struct Families {
     without_progress: PerShard<Gauge>,
     awaiting_adapter: PerShard<Gauge>,
     clock_skew: PerShard<Seconds>,
+    expression_failures: Family<ShardKind, Counter>,
 }
 
 /// The histograms of all sentinels of a process.
@@ -205,12 +214,12 @@ impl Families {
         );
         ours.register(
             "payload_fields_missing",
-            "Fields of message_data that a resource did not have, sent as empty strings",
+            "Fields of message_data that a resource did not have; sent as empty strings, or left out",
             families.fields_missing.clone(),
         );
         ours.register(
             "payload_fields_failed",
-            "Fields of message_data whose template failed on a resource, sent as empty strings",
+            "Fields of message_data whose template or expression failed on a resource; sent as empty strings, or left out",
             families.fields_failed.clone(),
         );
         ours.register(
@@ -225,6 +234,11 @@ impl Families {
         );
         families.register_lasting(ours);
         families.register_watching(ours);
+        ours.register(
+            "expression_failures",
+            "Resources that were skipped because the message decision failed on them, by kind",
+            families.expression_failures.clone(),
+        );
         let broker = registry.sub_registry_with_prefix("hyperfleet_broker");
         broker.register("messages_published", "Messages that the broker confirmed", families.broker_published.clone());
         broker.register("errors", "Messages that the broker did not confirm", families.broker_library_errors.clone());
@@ -354,6 +368,10 @@ impl Families {
             without_progress: gauge(&self.without_progress),
             awaiting_adapter: gauge(&self.awaiting_adapter),
             clock_skew: seconds(&self.clock_skew),
+            expression_failures: expression::Kind::ALL.map(|kind| {
+                let labels = ShardKind { shard: shard.clone(), kind: kind.as_str() };
+                self.expression_failures.get_or_create_owned(&labels)
+            }),
         }
     }
 }
@@ -390,6 +408,8 @@ pub struct Metrics {
     fields_failed: Counter,
     observed_ahead: Counter,
     from_future: Counter,
+    // By `Kind as usize`.
+    expression_failures: [Counter; expression::Kind::ALL.len()],
     clock_skew: Seconds,
     backlog: Backlog,
     held_back: Counter<f64, AtomicU64>,
@@ -527,6 +547,11 @@ impl Metrics {
     /// A report time lies in the future.
     pub fn from_future(&self) {
         self.from_future.inc();
+    }
+
+    /// The message decision failed on a resource.
+    pub fn expression_failed(&self, kind: expression::Kind) {
+        self.expression_failures[kind as usize].inc();
     }
 
     /// The state of the in-flight memory, and how many of its resources wait for an adapter.

@@ -23,17 +23,19 @@ use watchfire_runtime::tasks::beside;
 
 use crate::adapters::{self, Change, Roster, Set};
 use crate::api::paging::{Pages, Query};
-use crate::api::projection::Projection;
+use crate::api::projection::{Projection, Reads};
 use crate::api::{self, Api};
 use crate::ceiling::Ceiling;
 use crate::config::{Republish, SentinelConfig};
-use crate::decision::{Decision, Published, Reason, decide};
+use crate::decision::{Answer, Decision, Policy, Published, Reason, Rules, decide};
 use crate::event;
+use crate::expression::Facts;
 use crate::inflight::{self, InFlight};
 use crate::metrics::Metrics;
 use crate::notices::{Kind, Notices};
 use crate::page::Page;
 use crate::partial;
+use crate::payload::Omitted;
 use crate::publish::{Outcome, Publisher};
 use crate::resource::{Resource, parse_updated};
 use crate::trace::{self, TraceResources};
@@ -134,7 +136,7 @@ impl Sentinel {
         Ok(Self {
             api,
             query,
-            projection: Projection::for_payload(&config.payload),
+            projection: Projection::new(&config.payload, config.expression.as_deref()),
             publisher: Publisher::new(sink, metrics.clone(), config.max_events_per_second.map(Ceiling::new)),
             in_flight,
             metrics,
@@ -239,7 +241,8 @@ impl Sentinel {
             // Waiting for an API that is away can take longer than the grace period; nothing of it is half done.
             let listing = async {
                 let search = self.query.search.as_deref();
-                let proof = self.projection.prove(&self.api, search, &self.config.payload, &failed);
+                let reads = Reads { payload: &self.config.payload, expression: self.config.expression.as_deref() };
+                let proof = self.projection.prove(&self.api, search, reads, &failed);
                 self.heartbeat.during(proof).await?;
                 self.query.fields = self.projection.fields().map(str::to_owned);
                 walk.run(&mut Pages::new(&self.api, &self.query, &failed), &self.heartbeat, token).await
@@ -399,7 +402,8 @@ impl Walk<'_> {
             }
             self.cycle.seen += 1;
             let span = self.trace_resources.evaluate(&resource);
-            let (decision, published) = self.decide(&resource, now);
+            let policy = self.policy(item, &resource, now);
+            let (decision, published) = self.decide(policy, &resource, now);
             trace::decided(&span, &decision);
             self.tell(&resource, &decision, now);
             self.lasting.count(&resource, &decision);
@@ -425,15 +429,34 @@ impl Walk<'_> {
         }
     }
 
-    fn decide(&self, resource: &Resource<'_>, now: Timestamp) -> (Decision, Option<Published>) {
-        let report = self.config.rules.policy.report(&resource.status);
+    /// How it is decided on this resource: where an expression decides, by what it says.
+    fn policy(&mut self, item: &str, resource: &Resource<'_>, now: Timestamp) -> Policy {
+        let Some(expression) = &self.config.expression else { return self.config.rules.policy };
+        Policy::Expression(match expression.answer(item, resource, now) {
+            Ok(true) => Answer::True,
+            Ok(false) => Answer::False,
+            Err(failure) => {
+                self.metrics.expression_failed(failure.kind);
+                let (kind, part) = (failure.kind.as_str(), &failure.part);
+                if self.notices.is_news(Kind::FailedExpression, &format!("{kind} {part}")) {
+                    warn!(id = %resource.id, error = %failure, hint = failure.kind.hint(),
+                        "the message decision fails on a resource, skipping it");
+                }
+                Answer::Failed
+            }
+        })
+    }
+
+    fn decide(&self, policy: Policy, resource: &Resource<'_>, now: Timestamp) -> (Decision, Option<Published>) {
+        let report = policy.report(&resource.status);
         // Asked in any case: it measures how long the reports took.
         let published = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).published(resource, report, now);
         let published = match self.config.republish {
             Republish::InFlight => published,
             Republish::Always => None,
         };
-        (decide(&self.config.rules, resource, published, now), published)
+        let rules = Rules { policy, ..self.config.rules };
+        (decide(&rules, resource, published, now), published)
     }
 
     /// The adapters that a resource waits for, where it is due again after an event of ours: only then is it read.
@@ -486,8 +509,14 @@ impl Walk<'_> {
                 return None;
             }
         };
-        let built = self.config.payload.build(&value);
-        self.metrics.fields(built.missing.len(), built.errors.len());
+        let built =
+            self.config.payload.build(Facts { resource: &value, view: resource, now }, decision.reason.as_str());
+        let failed = built.omitted.iter().filter(|omitted| omitted.failure.is_some()).count();
+        let missing = built.missing.len() + built.omitted.len() - failed;
+        self.metrics.fields(missing, built.errors.len() + failed);
+        for omitted in &built.omitted {
+            self.tell_omitted(omitted, &resource.id);
+        }
         for missing in &built.missing {
             if self.notices.is_news(Kind::MissingField, &missing.field) {
                 warn!(field = %missing.field, path = missing.path, id = %resource.id, "a field of message_data is missing, sending an empty string");
@@ -509,10 +538,25 @@ impl Walk<'_> {
 
     /// When the spec was changed that this event is the first of, if this process saw it happen.
     fn first_of_spec(&self, item: &str, decision: &Decision) -> Option<Timestamp> {
-        let first = decision.reason == Reason::GenerationChanged && decision.since.is_none();
+        let first =
+            matches!(decision.reason, Reason::GenerationChanged | Reason::ExpressionTrue) && decision.since.is_none();
         // The API projects times to the second.
         let started = self.started - SignedDuration::from_secs(1);
         first.then(|| parse_updated(item)).flatten().filter(|changed| *changed >= started)
+    }
+
+    fn tell_omitted(&mut self, omitted: &Omitted, id: &str) {
+        let kind = omitted.failure.as_ref().map_or("null", |failure| failure.kind.as_str());
+        if !self.notices.is_news(Kind::OmittedField, &format!("{} {kind}", omitted.field)) {
+            return;
+        }
+        match &omitted.failure {
+            None => warn!(field = %omitted.field, id, "a field of message_data is null, leaving it out"),
+            Some(failure) => {
+                let hint = failure.kind.hint();
+                warn!(field = %omitted.field, id, error = %failure, hint, "a field of message_data fails, leaving it out");
+            }
+        }
     }
 }
 

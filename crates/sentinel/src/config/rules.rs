@@ -11,7 +11,8 @@ use crate::decision::{MaxAge, NoProgress, Policy, Rules, Spread};
 /// Makes the rules of checked max ages and what else the file says; says what is wrong with it.
 pub(super) fn check(raw: &RawConfig, max_age: MaxAge, problems: &mut Problems) -> Option<Rules> {
     let policy = match raw.decision {
-        None | Some(RawPolicy::GenerationAware) => Policy::GenerationAware,
+        // Where an expression decides, it does so in place of these.
+        None | Some(RawPolicy::GenerationAware | RawPolicy::Expression) => Policy::GenerationAware,
         Some(RawPolicy::TimeOnly) => Policy::TimeOnly,
     };
     let rules = Rules::new(policy, max_age);
