@@ -76,6 +76,8 @@ impl InFlight {
         }
         let key = self.key(&resource.id);
         let entry = self.entries.peek_mut(&key)?;
+        // After the clock was set back the resource would be silent until it has caught up.
+        entry.at = entry.at.min(now);
         let Entry { generation, at, attempts, silent, answered } = *entry;
         let overtaken = report.is_some_and(|report| answers(report, at) && report <= now)
             && resource.status.observed_generation >= generation;
@@ -274,6 +276,15 @@ mod tests {
     fn a_report_from_the_future_overtakes_nothing() {
         let mut memory = memory(10);
         assert!(memory.published(&resource("a", 2), Some(at(300)), at(110)).is_some());
+    }
+
+    #[test]
+    fn an_event_from_before_the_clock_was_set_back_counts_from_when_it_was() {
+        let mut memory = memory(10);
+        let seen = resource("a", 2);
+        for (now, at_) in [(40, 40), (45, 40), (110, 40)] {
+            assert_eq!(memory.published(&seen, None, at(now)).map(|p| p.at), Some(at(at_)));
+        }
     }
 
     #[test]

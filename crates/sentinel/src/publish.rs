@@ -192,7 +192,7 @@ impl Publisher {
                 round.sink_wide = false;
                 continue;
             };
-            debug!(id = about.id, error = %chain(&error), "event refused");
+            debug!(id = about.id, event = event.id(), error = %chain(&error), "event refused");
             round.sink_wide &= error.is_sink_wide();
             let told = error.is_sink_wide() || error.kind() == UNROUTABLE;
             if !told && !self.refused.swap(true, Ordering::Relaxed) {

@@ -57,6 +57,8 @@ pub enum FaultBody {
     Truncated,
     /// The first half of the right answer, then the connection breaks.
     Cut,
+    /// The right answer with bytes in it that no text has, so that nobody can take it for another right answer.
+    Garbled,
     /// A list whose one item is a gigabyte long.
     Gigabyte,
     /// A list that never ends.

@@ -14,6 +14,11 @@ use crate::eventually;
 
 const STEP: Duration = Duration::from_secs(30);
 
+/// A slow connection passes a portion of its bytes this often,
+const PORTION_EVERY: Duration = Duration::from_millis(50);
+/// which makes so many portions a second.
+const PORTIONS: usize = 20;
+
 /// How the proxy treats bytes and new connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -23,8 +28,34 @@ pub enum Mode {
     Refuse,
     /// Connections are taken and stay open, and nothing passes in either direction: a half-open peer.
     Blackhole,
+    /// What goes to the target passes, and its answers wait: the far side does its work, and nobody hears of it.
+    OneWay,
+    /// New connections are taken and reset; open ones are reset by the next [`Proxy::cut`], and go on until then.
+    Reset,
     /// Every chunk waits this long.
     Delay(Duration),
+    /// So many bytes a second pass in each direction.
+    Slow(usize),
+}
+
+/// Where bytes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Up,
+    Down,
+}
+
+impl Mode {
+    /// How many of the waiting bytes go out, after which pause; `None` while they have to wait.
+    fn passes(self, direction: Direction, waiting: usize) -> Option<(usize, Duration)> {
+        match self {
+            Self::Blackhole => None,
+            Self::OneWay if direction == Direction::Down => None,
+            Self::Pass | Self::Refuse | Self::OneWay | Self::Reset => Some((waiting, Duration::ZERO)),
+            Self::Delay(delay) => Some((waiting, delay)),
+            Self::Slow(rate) => Some((waiting.min((rate / PORTIONS).max(1)), PORTION_EVERY)),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -143,8 +174,7 @@ async fn accept(first: TcpListener, address: SocketAddr, shared: Arc<Shared>) {
                 shared.connections.fetch_add(1, Ordering::SeqCst);
                 let shared = Arc::clone(&shared);
                 tokio::spawn(async move {
-                    let token = shared.open.borrow().clone();
-                    token.run_until_cancelled(carry(client, &shared)).await;
+                    carry(client, &shared).await;
                     shared.connections.fetch_sub(1, Ordering::SeqCst);
                 });
             },
@@ -152,16 +182,28 @@ async fn accept(first: TcpListener, address: SocketAddr, shared: Arc<Shared>) {
     }
 }
 
-/// Carries one connection until either side closes it.
+/// Carries one connection until either side closes it, or it is cut.
 async fn carry(mut client: TcpStream, shared: &Shared) {
-    let Ok(mut server) = TcpStream::connect(shared.target).await else { return };
+    let token = shared.open.borrow().clone();
+    let resets = || *shared.mode.borrow() == Mode::Reset;
+    if resets() {
+        // An error means that it is gone already.
+        drop(client.set_zero_linger());
+        return;
+    }
+    let Some(Ok(mut server)) = token.run_until_cancelled(TcpStream::connect(shared.target)).await else { return };
     // Without it, small frames of a request and its answer wait for each other.
     drop((client.set_nodelay(true), server.set_nodelay(true)));
     let (mut client_read, mut client_write) = client.split();
     let (mut server_read, mut server_write) = server.split();
     tokio::select! {
-        () = pump(&mut client_read, &mut server_write, shared, &shared.up) => {},
-        () = pump(&mut server_read, &mut client_write, shared, &shared.down) => {},
+        // First, so that nothing that was held back slips out at the end.
+        biased;
+        () = token.cancelled() => if resets() {
+            drop((client.set_zero_linger(), server.set_zero_linger()));
+        },
+        () = pump(&mut client_read, &mut server_write, shared, Direction::Up) => {},
+        () = pump(&mut server_read, &mut client_write, shared, Direction::Down) => {},
     }
 }
 
@@ -169,20 +211,27 @@ async fn pump(
     from: &mut (impl AsyncReadExt + Unpin),
     to: &mut (impl AsyncWriteExt + Unpin),
     shared: &Shared,
-    count: &AtomicU64,
+    direction: Direction,
 ) {
+    let count = match direction {
+        Direction::Up => &shared.up,
+        Direction::Down => &shared.down,
+    };
     let mut mode = shared.mode.subscribe();
     let mut chunk = vec![0; 64 << 10];
     while let Ok(n @ 1..) = from.read(&mut chunk).await {
-        let passes = mode.wait_for(|mode| *mode != Mode::Blackhole).await.map(|mode| *mode);
-        match passes {
-            Ok(Mode::Delay(delay)) => tokio::time::sleep(delay).await,
-            Ok(_) => {}
-            Err(_) => return,
+        let mut waiting = &chunk[..n];
+        while !waiting.is_empty() {
+            let passing = mode.wait_for(|mode| mode.passes(direction, waiting.len()).is_some()).await.map(|mode| *mode);
+            let Some((portion, pause)) = passing.ok().and_then(|mode| mode.passes(direction, waiting.len())) else {
+                return;
+            };
+            tokio::time::sleep(pause).await;
+            if to.write_all(&waiting[..portion]).await.is_err() {
+                return;
+            }
+            count.fetch_add(portion as u64, Ordering::SeqCst);
+            waiting = &waiting[portion..];
         }
-        if to.write_all(&chunk[..n]).await.is_err() {
-            return;
-        }
-        count.fetch_add(n as u64, Ordering::SeqCst);
     }
 }

@@ -4,6 +4,7 @@
 
 mod api;
 mod at_scale;
+mod corpus;
 mod cycle;
 mod expression_go;
 mod families;

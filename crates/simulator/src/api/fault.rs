@@ -19,6 +19,8 @@ use crate::server::Wire;
 const CHUNK: usize = 64 * 1024;
 /// Chunks of a gigabyte.
 const GIGABYTE: usize = 1024 * 1024 * 1024 / CHUNK;
+/// One byte in so many of a garbled body.
+const GARBLED: usize = 64;
 /// The largest answer that is cut in half.
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
 
@@ -63,6 +65,11 @@ pub(super) async fn apply(
                     let half = whole.slice(..whole.len() / 2);
                     let broken = stream::iter([Ok(half), Err(io::Error::from(io::ErrorKind::ConnectionReset))]);
                     typed(StatusCode::OK, "application/json", paced(broken))
+                }
+                FaultBody::Garbled => {
+                    let mut garbled = whole(right.await).await.to_vec();
+                    garbled.iter_mut().skip(GARBLED / 2).step_by(GARBLED).for_each(|byte| *byte = 0xFF);
+                    typed(StatusCode::OK, "application/json", garbled)
                 }
                 FaultBody::Gigabyte => typed(StatusCode::OK, "application/json", flood(Some(GIGABYTE), token)),
                 FaultBody::Endless => typed(StatusCode::OK, "application/json", flood(None, token)),

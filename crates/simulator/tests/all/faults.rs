@@ -53,6 +53,7 @@ async fn bodies_are_wrong_in_every_way() {
     let typed = strike(FaultBody::WrongType).await.unwrap();
     assert_eq!((typed.content_type.as_deref(), typed.text == right), (Some("text/plain"), true));
     assert_eq!(strike(FaultBody::Truncated).await.unwrap().text, right[..right.len() / 2]);
+    assert!(strike(FaultBody::Garbled).await.unwrap().text.contains('\u{FFFD}'));
     strike(FaultBody::Cut).await.unwrap_err();
     for body in [FaultBody::Gigabyte, FaultBody::Endless] {
         faults.arm(Scope::Lists, Fault::body(body), Times::Next(1));

@@ -90,3 +90,48 @@ async fn a_delay_holds_each_direction() {
     say(&mut stream, "hello").await.unwrap();
     assert!(start.elapsed() >= Duration::from_millis(60), "{:?}", start.elapsed());
 }
+
+#[tokio::test]
+async fn one_way_takes_the_question_to_the_target_and_keeps_the_answer() {
+    let proxy = echo().await;
+    let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+    say(&mut stream, "hello").await.unwrap();
+    proxy.set(Mode::OneWay).await;
+    stream.write_all(b"anyone").await.unwrap();
+    eventually(STEP, "the question arrives", async || (proxy.sent() == 11).then_some(())).await;
+    let mut answer = [0; 6];
+    let silent = tokio::time::timeout(NOTHING, stream.read_exact(&mut answer)).await;
+    assert!(silent.is_err(), "nothing comes back");
+    proxy.set(Mode::Pass).await;
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"anyone");
+}
+
+#[tokio::test]
+async fn a_reset_is_one_to_open_connections_and_to_new_ones() {
+    let proxy = echo().await;
+    let mut open = TcpStream::connect(proxy.address()).await.unwrap();
+    say(&mut open, "hello").await.unwrap();
+    proxy.set(Mode::Reset).await;
+    say(&mut open, "again").await.unwrap();
+    proxy.cut();
+    let mut new = TcpStream::connect(proxy.address()).await.unwrap();
+    for stream in [&mut open, &mut new] {
+        let error = stream.read_exact(&mut [0; 1]).await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    }
+    proxy.set(Mode::Pass).await;
+    let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+    assert_eq!(say(&mut stream, "hello").await.unwrap(), "hello");
+}
+
+#[tokio::test]
+async fn a_slow_connection_passes_so_many_bytes_a_second() {
+    let proxy = echo().await;
+    let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+    proxy.set(Mode::Slow(2_000)).await;
+    let start = std::time::Instant::now();
+    say(&mut stream, &"x".repeat(400)).await.unwrap();
+    // Both directions overlap.
+    assert!(start.elapsed() >= Duration::from_millis(200), "{:?}", start.elapsed());
+}
