@@ -37,8 +37,8 @@ pub fn template(bytes: &[u8]) {
     let data: Value = serde_json::from_str(data).unwrap_or_default();
     let (view, now) = (Resource::parse(r#"{"id":"a"}"#).expect("a resource"), Timestamp::UNIX_EPOCH);
     let build = |resource| payload.build(Facts { resource, view: &view, now }, "a reason");
-    let built = build(&data);
-    let filled: Value = serde_json::from_str(built.data.get()).expect("what is built is JSON");
+    let filled_in = build(&data);
+    let filled: Value = serde_json::from_str(filled_in.data.get()).expect("what is built is JSON");
     if let Some(text) = filled["field"].as_str() {
         // A bare path hands on what stands there, however long.
         assert!(text.len() <= MAX_OUTPUT.max(data.to_string().len()), "the output is bounded");
@@ -48,7 +48,7 @@ pub fn template(bytes: &[u8]) {
         let whole = data.as_object().cloned().unwrap_or_default();
         let read: Value = whole.into_iter().filter(|(name, _)| fields.contains(name)).collect();
         if data.is_object() {
-            assert_eq!(build(&read).data.get(), built.data.get(), "its fields are all that a payload reads");
+            assert_eq!(build(&read).data.get(), filled_in.data.get(), "its fields are all that a payload reads");
         }
     }
 }
