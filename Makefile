@@ -1,6 +1,6 @@
 # What contributors run. `make test` is the whole of it; the rest is quicker.
 
-.PHONY: test fmt lint drift docs bench
+.PHONY: test fmt lint drift docs bench alerts
 
 test: ## starts the real services it can get, runs every test, and names what was skipped
 	testbed/test
@@ -17,6 +17,9 @@ drift: ## generated files are what the code generates; UPDATE_GOLDEN=1 writes th
 
 docs:
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+
+alerts: ## the alert rules are valid, each fires when it should, and none on a healthy install
+	testbed/alerts
 
 bench: ## release builds against ceilings in the same run; rows also in target/bench.json
 	cargo build --release --locked -p watchfire -p watchfire-benches

@@ -1,4 +1,4 @@
-# Shared by testbed/up and testbed/down: where the state is, and how to ask for a port or a process.
+# Shared by the scripts here: where the state is, how to ask for a port or a process, how to install what is missing.
 state=${WATCHFIRE_TESTBED:-${XDG_CACHE_HOME:-$HOME/.cache}/watchfire/testbed}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -18,3 +18,18 @@ runs() {
 
 # The kernel's start time of a process: a number that its successor under the same id does not have.
 started_at() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f1,20 | grep -v '^Z' | cut -d' ' -f2 || true; }
+
+# Installs a Debian package without starting the service it brings.
+install() {
+  say "installing $1 with apt-get"
+  local policy=/usr/sbin/policy-rc.d made=no
+  if [[ ! -e $policy ]]; then
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod +x "$policy"
+    made=yes
+  fi
+  local ok=0
+  { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "$1"; } >&2 || ok=1
+  [[ $made == no ]] || rm -f "$policy"
+  return $ok
+}

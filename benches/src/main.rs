@@ -1,5 +1,5 @@
 //! Measures the sentinel against ceilings in the same run: what a program does that reads and sends the same bytes
-//! with nothing in between. Prints a table, and JSON on request.
+//! with nothing in between. Prints a table, and JSON on request, and fails if a row is not what it must be.
 //!
 //! The sentinel under test is the release binary beside this one, in a process of its own; the simulated API lives in
 //! this process. Ceilings are processes too, so that both sides share the cores in the same way.
@@ -36,6 +36,9 @@ enum Command {
         /// Also measures a fleet of a million.
         #[arg(long)]
         million: bool,
+        /// Ends well also when a row is not what it must be.
+        #[arg(long)]
+        report_only: bool,
         /// Writes the rows as JSON.
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
@@ -54,13 +57,15 @@ fn main() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
     match Cli::parse().command {
         Command::Ceiling(args) => runtime.block_on(ceiling::run(&args)),
-        Command::Sentinel { resources, rounds, million, json } => {
+        Command::Sentinel { resources, rounds, million, report_only, json } => {
             let mut rows: Vec<Row> = micro::rows(rounds);
             rows.extend(runtime.block_on(sentinel::rows(resources, rounds, million))?);
             report::print(&rows)?;
             if let Some(path) = json {
                 std::fs::write(path, serde_json::to_string_pretty(&rows)?)?;
             }
+            let missed = report::missed(&rows);
+            anyhow::ensure!(report_only || missed.is_empty(), "not what it must be: {}", missed.join("; "));
             Ok(())
         }
     }

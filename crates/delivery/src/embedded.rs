@@ -2,8 +2,9 @@
 //!
 //! `Ok` from it means stored. Each subscriber has its own queue, worker and circuit, and gets every event at least
 //! once, in order per subject. An event that is published again after it was delivered is delivered again: whoever
-//! publishes decided that it is needed. Subscribers are known by name: a changed URL keeps the queue, a subscriber
-//! that is no longer configured loses it.
+//! publishes decided that it is needed. One that supersedes others takes the place of those that still wait for the
+//! same subscriber, so that the queue of one that is away does not grow with time. Subscribers are known by name: a
+//! changed URL keeps the queue, a subscriber that is no longer configured loses it.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, join_all};
 use url::Url;
 use watchfire_runtime::clock;
+use watchfire_runtime::health::Health;
 
 use crate::event::CloudEvent;
 use crate::metrics::Metrics;
@@ -21,7 +23,7 @@ use crate::retention::Retention;
 use crate::sink::http::{self, Http};
 use crate::sink::{self, EventSink};
 use crate::store::{self, Store};
-use crate::worker::{self, Worker};
+use crate::worker::{self, Queue, Worker};
 
 /// Rows that one transaction of a large window writes.
 const ROWS: usize = 500;
@@ -156,8 +158,9 @@ pub struct Tasks {
 }
 
 impl Embedded {
-    /// Opens the store, makes the subscribers known, and drops the queues of those that are gone.
-    pub async fn open(config: Config, metrics: &Metrics) -> Result<(Self, Tasks), Error> {
+    /// Opens the store, makes the subscribers known, and drops the queues of those that are gone. `health` hears of each
+    /// subscriber's queue.
+    pub async fn open(config: Config, metrics: &Metrics, health: &Health) -> Result<(Self, Tasks), Error> {
         check(&config.subscribers)?;
         let options = store::Options { floor: config.floor, metrics: metrics.store.clone() };
         let path = config.path.clone();
@@ -174,7 +177,8 @@ impl Embedded {
                 http::Config { timeout: config.timeout, concurrency: config.worker.lanes, ..http::Config::new(url) };
             let sink = Http::new(http).map_err(|source| Error::Sink { name: name.clone(), source })?;
             let metrics = metrics.sink(&name);
-            workers.push(Worker::new(name, store.clone(), *id, Arc::new(sink), config.worker, metrics));
+            let queue = Queue { name, id: *id, store: store.clone() };
+            workers.push(Worker::new(queue, Arc::new(sink), config.worker, metrics, health));
         }
         let retention = Retention::new(store.clone(), config.keep, Duration::from_mins(1));
         Ok((Self { store, sinks: ids.into() }, Tasks { workers, retention }))
@@ -242,7 +246,7 @@ impl EventSink for Embedded {
                 let failed = stored.err().map(Arc::new);
                 let outcome = move |_| match &failed {
                     None => Ok(()),
-                    Some(error) => Err(sink::Error::Store { source: Box::new(Arc::clone(error)) }),
+                    Some(error) => Err(sink::Error::Store { source: Arc::clone(error) }),
                 };
                 (0..chunk.len()).map(outcome)
             };
@@ -252,7 +256,7 @@ impl EventSink for Embedded {
 
     fn check(&self) -> BoxFuture<'_, Result<(), sink::Error>> {
         Box::pin(
-            async move { self.store.check().await.map_err(|error| sink::Error::Store { source: Box::new(error) }) },
+            async move { self.store.check().await.map_err(|error| sink::Error::Store { source: Arc::new(error) }) },
         )
     }
 }

@@ -88,6 +88,7 @@ pub struct CloudEvent {
     attributes: Attributes,
     data: Box<RawValue>,
     body: Bytes,
+    supersedes: Option<String>,
 }
 
 impl std::fmt::Debug for CloudEvent {
@@ -104,7 +105,20 @@ impl CloudEvent {
     /// Builds an event and freezes its body. The attributes are those that [`Attributes::check`] accepts.
     pub fn new(attributes: Attributes, data: Box<RawValue>) -> Self {
         let body = render(&attributes, &data);
-        Self { attributes, data, body }
+        Self { attributes, data, body, supersedes: None }
+    }
+
+    /// Says that the event makes every earlier one about the same thing needless, where that one still waits: whoever
+    /// takes this one learns what they would have. It is no part of what is sent; an outbox goes by it.
+    #[must_use]
+    pub fn superseding(mut self, about: impl Into<String>) -> Self {
+        self.supersedes = Some(about.into());
+        self
+    }
+
+    /// What the event is about, if it makes earlier ones about it needless.
+    pub fn supersedes(&self) -> Option<&str> {
+        self.supersedes.as_deref()
     }
 
     /// Reads structured JSON, and keeps these bytes as the body.
@@ -145,7 +159,14 @@ impl CloudEvent {
         let attributes = Attributes { id, source, ty, subject, time, extensions };
         attributes.check()?;
         let data = data.unwrap_or_else(|| RawValue::NULL.to_owned());
-        Ok(Self { attributes, data, body: Bytes::copy_from_slice(body) })
+        Ok(Self { attributes, data, body: Bytes::copy_from_slice(body), supersedes: None })
+    }
+
+    /// Adds an extension attribute and freezes the body anew, for what is known only once the event is to be sent.
+    #[must_use]
+    pub fn with_extension(mut self, name: &str, value: String) -> Self {
+        self.attributes.extensions.push((name.to_owned(), value));
+        Self::new(self.attributes, self.data)
     }
 
     /// The attributes the event was built with.

@@ -92,6 +92,7 @@ pub struct Metrics {
     pending: Family<BySink, Gauge>,
     oldest: Family<BySink, Gauge<f64, AtomicU64>>,
     dead: Family<BySink, Gauge>,
+    store_failures: Family<BySink, Counter>,
     circuit: Family<ByFlow, Gauge>,
 }
 
@@ -110,6 +111,8 @@ impl Metrics {
         registry.register_with_unit("outbox_oldest_pending_age", help, Unit::Seconds, self.oldest.clone());
         let help = "Events that a sink will never take, and that wait for someone to retry or discard them";
         registry.register("outbox_dead_letters", help, self.dead.clone());
+        let help = "Times that a sink's worker found the store failing, and waited to try again";
+        registry.register("outbox_store_failures", help, self.store_failures.clone());
         let help = "Whether deliveries to a sink flow: the state that holds is 1, the others are 0";
         registry.register("outbox_circuit_state", help, self.circuit.clone());
     }
@@ -131,6 +134,7 @@ impl Metrics {
             pending: self.pending.get_or_create_owned(&by_sink),
             oldest: self.oldest.get_or_create_owned(&by_sink),
             dead_letters: self.dead.get_or_create_owned(&by_sink),
+            store_failures: self.store_failures.get_or_create_owned(&by_sink),
             flow: Arc::new([Flow::Closed, Flow::Open, Flow::HalfOpen, Flow::Paused].map(state)),
         };
         metrics.flows(Flow::Closed);
@@ -148,6 +152,7 @@ pub struct SinkMetrics {
     pending: Gauge,
     oldest: Gauge<f64, AtomicU64>,
     dead_letters: Gauge,
+    store_failures: Counter,
     flow: Arc<[(Flow, Gauge); 4]>,
 }
 
@@ -160,6 +165,10 @@ impl SinkMetrics {
             Outcome::Dead => &self.dead,
         }
         .inc();
+    }
+
+    pub(crate) fn store_failed(&self) {
+        self.store_failures.inc();
     }
 
     pub(crate) fn queued(&self, stats: &Stats, now: Timestamp) {

@@ -2,7 +2,9 @@
 //!
 //! Order is kept per sink and subject. Only the head of each such queue is ready; settling it promotes the next, so
 //! that finding what is due costs the same however long the queues are, and an event that cannot be delivered holds
-//! up its own subject only. An event without a subject has no order to keep, and is ready at once.
+//! up its own subject only. An event without a subject has no order to keep, and is ready at once. One that supersedes
+//! others has what it is about for its subject, and takes the place of those that wait there, so that the queue of a
+//! sink that is away grows with what there is to tell and not with time.
 //!
 //! Nothing is written when a delivery begins: after a crash it is simply still pending, and goes out again under the
 //! same id with the same bytes. Functions take a connection or a transaction of the [`Store`](crate::store::Store).
@@ -151,7 +153,7 @@ pub fn append(
             event.body().as_ref(),
         ))?,
     };
-    let subject = attributes.subject.as_deref().unwrap_or_default();
+    let subject = event.supersedes().or(attributes.subject.as_deref()).unwrap_or_default();
     let mut appended = Appended::Known;
     for sink in sinks {
         if known.is_some() {
@@ -165,6 +167,9 @@ pub fn append(
                 continue;
             }
         }
+        if event.supersedes().is_some() {
+            supersede(tx, *sink, subject, now)?;
+        }
         enqueue(tx, seq, *sink, subject, now)?;
         appended = Appended::Queued;
     }
@@ -172,6 +177,15 @@ pub fn append(
         tx.wake();
     }
     Ok(appended)
+}
+
+/// Discards what waits for a sink about a subject, but for what may be under way: a head that is due.
+fn supersede(connection: &Connection, sink: SinkId, subject: &str, now: Timestamp) -> Result<(), Error> {
+    let sql = "
+        UPDATE deliveries SET state = 'discarded', head = 0, changed = ?3, reason = 'superseded by a later event'
+        WHERE sink = ?1 AND subject = ?2 AND state = 'pending' AND (head = 0 OR next_attempt > ?3)";
+    connection.prepare_cached(sql)?.execute((sink.0, subject, now.as_millisecond()))?;
+    Ok(())
 }
 
 fn enqueue(connection: &Connection, event: i64, sink: SinkId, subject: &str, now: Timestamp) -> Result<(), Error> {

@@ -2,6 +2,7 @@
 
 pub mod http;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -11,6 +12,7 @@ pub mod rabbitmq;
 
 use crate::event::CloudEvent;
 use crate::retry::{self, Verdict};
+use crate::store;
 
 /// What a client library said; kept as the source of our errors.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
@@ -98,7 +100,7 @@ pub enum Error {
     Store {
         /// What the store said.
         #[source]
-        source: Cause,
+        source: Arc<store::Error>,
     },
 }
 
@@ -163,7 +165,7 @@ impl Error {
             Self::Status { status: 429, .. } => "the endpoint asks for fewer requests: lower the concurrency",
             Self::Status { .. } => "check the endpoint's log for this request",
             Self::TooLarge { .. } => "send fewer or smaller fields",
-            Self::Store { .. } => "check free space and permissions of the store's directory",
+            Self::Store { source } => source.hint(),
         }
     }
 }
@@ -174,7 +176,7 @@ pub trait EventSink: Send + Sync {
     fn kind(&self) -> &'static str;
 
     /// Publishes a window of events; result `i` is the true outcome of event `i`, whatever happened to its
-    /// neighbours. Never panics, and never waits longer than the sink's own timeout.
+    /// neighbours. Never panics, and is done with a window of a thousand within twice the sink's own timeout.
     fn publish_all<'a>(&'a self, events: &'a [CloudEvent]) -> BoxFuture<'a, Vec<Result<(), Error>>>;
 
     /// Asks whether the far side would take an event now; readiness reports the answer.
@@ -200,7 +202,7 @@ mod tests {
             (Error::Unroutable { target: target(), routing_key: String::new() }, "unroutable", again),
             (Error::Refused { target: target(), detail: target() }, "refused", again),
             (Error::TooLarge { target: target(), size: 2, limit: 1 }, "too_large", Verdict::Permanent),
-            (Error::Store { source: source() }, "store", again),
+            (Error::Store { source: Arc::new(store::Error::Closed) }, "store", again),
             (status(302), "status", Verdict::Permanent),
             (status(401), "status", Verdict::Provisional),
             (status(404), "status", Verdict::Permanent),

@@ -24,6 +24,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::metrics::StoreMetrics;
 
+use open::identity;
 pub use open::{Module, Options, open_beside, write_beside};
 
 /// Rows after which a commit takes no further closure. A thousand rows take 4 ms to commit, and everyone waits for it.
@@ -48,6 +49,9 @@ pub enum Error {
         /// Bytes that intake leaves alone.
         floor: u64,
     },
+    /// The file at the store's path is not the one that was opened: whatever is written now is gone with the process.
+    #[error("use the store {}: its file was deleted or replaced while it was open", .0.display())]
+    Gone(PathBuf),
     /// The store is closed, or its thread has ended.
     #[error("use the store: it is closed")]
     Closed,
@@ -91,6 +95,10 @@ impl Error {
         match self {
             Self::Sqlite(_) | Self::Commit(_) => "check the disk, its free space and the permissions of the folder",
             Self::Full { .. } => "free space on the volume or enlarge it; deliveries go on and make room by themselves",
+            Self::Gone(_) => {
+                "restart the service, which makes the file anew; what it had not delivered is lost unless the file is put \
+                 back first"
+            }
             Self::Closed => "the process is stopping; if it is not, look for an earlier error of the store",
             Self::Panicked(_) => "this is a defect: report it with the log",
             Self::File { .. } => "check that the folder exists and that this user may write to it",
@@ -113,8 +121,9 @@ pub struct Store {
 struct Shared {
     path: PathBuf,
     folder: PathBuf,
+    /// Device and number of the file that is open.
+    identity: (u64, u64),
     floor: u64,
-    moved_aside: Option<PathBuf>,
 }
 
 impl Store {
@@ -127,8 +136,8 @@ impl Store {
         let shared = Arc::new(Shared {
             path: path.to_owned(),
             folder: file.folder,
+            identity: file.identity,
             floor: options.floor,
-            moved_aside: file.moved_aside,
         });
         let owner = Owner { shared: Arc::clone(&shared), wake: wake_sender, metrics: options.metrics };
         let (writer, jobs) = mpsc::channel(QUEUE);
@@ -174,11 +183,6 @@ impl Store {
         &self.shared.path
     }
 
-    /// Where a damaged file was moved to at open, if there was one.
-    pub fn moved_aside(&self) -> Option<&Path> {
-        self.shared.moved_aside.as_deref()
-    }
-
     /// Gives up to `pages` unused pages back to the volume, if more than a quarter of the file is unused: less than
     /// that is used again soon. Returns how many pages went.
     pub async fn vacuum(&self, pages: u32) -> Result<u32, Error> {
@@ -197,6 +201,14 @@ impl Store {
             Ok(freed)
         })
         .await
+    }
+
+    /// A number that is another one after someone else, such as a command-line tool, has changed the file; what is
+    /// written through this store leaves it as it is.
+    pub async fn changes_by_others(&self) -> Result<i64, Error> {
+        let (sender, receiver) = oneshot::channel();
+        self.writer.send(Job::Version(sender)).await.map_err(|_| Error::Closed)?;
+        Ok(receiver.await.map_err(|_| Error::Closed)??)
     }
 
     /// Checks that the store answers and takes events in.
@@ -219,6 +231,9 @@ impl Store {
 
 impl Shared {
     fn admit(&self) -> Result<(), Error> {
+        if !identity(&self.path).is_ok_and(|found| found == self.identity) {
+            return Err(Error::Gone(self.path.clone()));
+        }
         // A volume that cannot say how full it is takes everything; SQLite will say so if it is.
         let Ok(volume) = rustix::fs::statvfs(&self.folder) else { return Ok(()) };
         let free = volume.f_bavail.saturating_mul(volume.f_frsize);
@@ -239,7 +254,8 @@ impl<'c> Tx<'c> {
         Self { connection, shared: None, wakes: Cell::new(false) }
     }
 
-    /// Fails while the volume is nearly full. Whoever takes something in asks; whoever settles does not.
+    /// Fails while the volume is nearly full or the file is gone. Whoever takes something in asks; whoever settles does
+    /// not.
     pub fn admit(&self) -> Result<(), Error> {
         self.shared.map_or(Ok(()), Shared::admit)
     }
@@ -264,6 +280,8 @@ type Reply = Box<dyn FnOnce(Result<(), Error>) + Send>;
 
 enum Job {
     Work(Work),
+    /// Only the writing connection can tell the changes of others from its own.
+    Version(oneshot::Sender<rusqlite::Result<i64>>),
     Close(oneshot::Sender<()>),
 }
 
@@ -314,6 +332,7 @@ impl Owner {
         while closing.is_none() {
             match jobs.blocking_recv() {
                 Some(Job::Work(work)) => closing = self.commit(&mut connection, work, &mut jobs),
+                Some(Job::Version(reply)) => tell_version(&connection, reply),
                 Some(Job::Close(done)) => closing = Some(done),
                 None => break,
             }
@@ -372,6 +391,11 @@ impl Owner {
             }
             next = match jobs.try_recv() {
                 Ok(Job::Work(work)) => Some(work),
+                Ok(Job::Version(reply)) => {
+                    // Nobody else changes anything meanwhile; whoever waits asks again in a moment.
+                    tell_version(&transaction, reply);
+                    None
+                }
                 Ok(Job::Close(done)) => {
                     closing = Some(done);
                     None
@@ -392,6 +416,11 @@ impl Owner {
     }
 }
 
+fn tell_version(connection: &Connection, reply: oneshot::Sender<rusqlite::Result<i64>>) {
+    // Whoever asked may be gone.
+    reply.send(connection.pragma_query_value(None, "data_version", |row| row.get(0))).ok();
+}
+
 fn read_all(connection: Connection, mut jobs: mpsc::Receiver<Job>) -> Option<oneshot::Sender<()>> {
     while let Some(job) = jobs.blocking_recv() {
         match job {
@@ -400,6 +429,7 @@ fn read_all(connection: Connection, mut jobs: mpsc::Receiver<Job>) -> Option<one
                     reply(Ok(()));
                 }
             }
+            Job::Version(reply) => tell_version(&connection, reply),
             Job::Close(done) => {
                 drop(connection);
                 return Some(done);

@@ -1,13 +1,16 @@
 //! Delivers one sink's part of the outbox.
 //!
 //! A worker takes what is due, publishes it in lanes that run side by side, and notes the outcomes of all lanes that
-//! are done in one transaction. It is woken by the commit that queued something; the poll is the safety net, and
-//! notices what command-line tools did. Cancelling it ends the waiting: what is under way is finished and noted.
+//! are done in one transaction. It is woken by the commit that queued something, and asks twice a second whether a
+//! command-line tool changed anything; the poll is the safety net. Cancelling it ends the waiting: what is under way is
+//! finished and noted.
 //!
-//! A refusal of credentials is provisional: it becomes a dead letter only if the far side takes another event that
-//! was sent later with the same credentials. Until then it waits, without its attempts being counted.
+//! A store that cannot be used is told and waited for; what is under way is not forgotten meanwhile.
+
+mod settle;
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::mem::{replace, take};
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,19 +20,27 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use jiff::Timestamp;
 use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
+use watchfire_runtime::health::{Dependency, Health, Heartbeat};
 use watchfire_runtime::{chain, clock};
 
-use crate::circuit::{self, Circuit, Failure, Permit};
+use self::settle::Refusal;
+use crate::circuit::{self, Circuit, Permit};
 use crate::event::CloudEvent;
-use crate::metrics::{Flow, Outcome, SinkMetrics};
+use crate::metrics::{Flow, SinkMetrics};
 use crate::outbox::{self, Claim, Mark, SinkId};
-use crate::retry::{Backoff, Verdict};
+use crate::retry::Backoff;
 use crate::sink::{self, EventSink};
 use crate::store::{self, Store};
 
-/// Wait between attempts to note outcomes in a store that fails; nothing is delivered meanwhile.
-const STORE_RETRY: Duration = Duration::from_secs(1);
+/// How often a store that fails is tried again; nothing is delivered meanwhile.
+const STORE_RETRY: Backoff =
+    Backoff { initial: Duration::from_millis(500), multiplier: 2.0, jitter: 0.1, max: Duration::from_secs(10) };
+/// How often it is asked whether a command-line tool changed something; a person waits for it.
+const GLANCE: Duration = Duration::from_millis(500);
+/// The loop turns at least this often; the longest silence is one statement, which waits for a tool's transaction.
+const MAX_SILENCE: Duration = Duration::from_mins(1);
 
 /// How a worker delivers.
 #[derive(Debug, Clone, Copy)]
@@ -61,15 +72,27 @@ impl Default for Config {
     }
 }
 
+/// The part of an outbox that one worker delivers.
+#[derive(Clone)]
+pub struct Queue {
+    /// The sink's name, in logs, metrics and readiness.
+    pub name: String,
+    /// The sink as the outbox knows it.
+    pub id: SinkId,
+    /// The outbox's store.
+    pub store: Store,
+}
+
 /// One sink's worker.
 pub struct Worker {
-    name: String,
-    store: Store,
-    id: SinkId,
+    queue: Queue,
     sink: Arc<dyn EventSink>,
     config: Config,
     metrics: SinkMetrics,
     wake: watch::Receiver<u64>,
+    heartbeat: Heartbeat,
+    /// Whether the queue flows, as readiness tells it.
+    state: Dependency,
     circuit: Circuit,
     /// Why someone or a 410 paused the sink.
     paused: Option<String>,
@@ -78,12 +101,23 @@ pub struct Worker {
     ready: VecDeque<Claim>,
     /// Everything that is claimed: in `ready` or in a lane.
     taken: HashSet<i64>,
-    /// Refused for their credentials, with the number of the last window that had begun by then.
-    provisional: HashMap<i64, (u64, String)>,
+    refusals: HashMap<i64, Refusal>,
     windows: u64,
     /// Whether the outbox may have something due that is not taken.
     stale: bool,
+    /// Whether the outbox has to be looked at anew: someone else may have changed it.
+    unseen: bool,
     next_due: Option<Timestamp>,
+    /// Whether it is time to ask for changes by others, and how far they were seen.
+    glance: bool,
+    seen: i64,
+    trouble: Option<Trouble>,
+}
+
+/// A store that fails.
+struct Trouble {
+    attempts: u32,
+    until: Instant,
 }
 
 /// What came back from one window.
@@ -93,57 +127,57 @@ struct Done {
 }
 
 impl Worker {
-    /// A worker that delivers what is queued for `id` to `sink`.
-    pub fn new(
-        name: String,
-        store: Store,
-        id: SinkId,
-        sink: Arc<dyn EventSink>,
-        config: Config,
-        metrics: SinkMetrics,
-    ) -> Self {
-        let wake = store.wake();
+    /// A worker that delivers what is queued to `sink`.
+    pub fn new(queue: Queue, sink: Arc<dyn EventSink>, config: Config, metrics: SinkMetrics, health: &Health) -> Self {
+        let check = format!("delivery_{}", queue.name);
         Self {
-            name,
-            store,
-            id,
+            wake: queue.store.wake(),
+            queue,
             sink,
             config,
             metrics,
-            wake,
+            heartbeat: health.heartbeat(check.clone(), MAX_SILENCE),
+            state: health.dependency(check),
             circuit: Circuit::new(config.circuit),
             paused: None,
             flow: Flow::Closed,
             ready: VecDeque::new(),
             taken: HashSet::new(),
-            provisional: HashMap::new(),
+            refusals: HashMap::new(),
             windows: 0,
             stale: true,
+            unseen: true,
             next_due: None,
+            glance: false,
+            seen: 0,
+            trouble: None,
         }
     }
 
     /// The sink's name.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.queue.name
     }
 
-    /// Delivers until the token is cancelled, and then finishes what is under way. Fails if the store is closed first, or
-    /// cannot be read.
+    /// Delivers until the token is cancelled, and then finishes what is under way. Fails if the store is closed first.
     pub async fn run(mut self, token: CancellationToken) -> Result<(), store::Error> {
         let mut lanes = FuturesUnordered::<BoxFuture<'static, Done>>::new();
-        self.look().await?;
-        let mut poll = tokio::time::interval(self.config.poll.max(Duration::from_millis(10)));
-        poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        poll.reset();
+        let ticks = |period: Duration| {
+            let mut ticks = interval(period.max(Duration::from_millis(10)));
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            ticks.reset();
+            ticks
+        };
+        let (mut poll, mut glances) = (ticks(self.config.poll), ticks(GLANCE));
         loop {
+            self.heartbeat.beat();
             let stopping = token.is_cancelled();
             if stopping && lanes.is_empty() {
                 return Ok(());
             }
             let mut rest = self.config.poll;
             if !stopping {
-                rest = self.fill(&mut lanes).await?;
+                rest = self.turn(&mut lanes).await?;
             }
             tokio::select! {
                 Some(done) = lanes.next(), if !lanes.is_empty() => {
@@ -157,14 +191,79 @@ impl Worker {
                 changed = self.wake.changed(), if !stopping => {
                     changed.map_err(|_| store::Error::Closed)?;
                     self.stale = true;
-                    if self.paused.is_some() {
-                        self.look().await?;
-                    }
+                    self.unseen |= self.paused.is_some();
                 }
-                _ = poll.tick(), if !stopping => self.look().await?,
-                () = tokio::time::sleep(rest), if !stopping => self.stale = true,
+                _ = poll.tick(), if !stopping => self.unseen = true,
+                _ = glances.tick(), if !stopping => self.glance = true,
+                () = sleep(rest), if !stopping => self.stale = true,
             }
         }
+    }
+
+    /// Looks at the outbox where there is a reason to, and sends what is due. Returns how long there is nothing to do if
+    /// nothing happens. A store that cannot be read is waited for.
+    async fn turn(&mut self, lanes: &mut FuturesUnordered<BoxFuture<'static, Done>>) -> Result<Duration, store::Error> {
+        if let Some(Trouble { until, .. }) = &self.trouble {
+            let rest = until.saturating_duration_since(Instant::now());
+            if !rest.is_zero() {
+                return Ok(rest);
+            }
+        }
+        let turned = async {
+            if take(&mut self.glance) {
+                let seen = self.queue.store.changes_by_others().await?;
+                self.unseen |= replace(&mut self.seen, seen) != seen;
+            }
+            if self.unseen {
+                self.look().await?;
+                self.unseen = false;
+            }
+            self.fill(lanes).await
+        };
+        match turned.await {
+            Ok(rest) => {
+                self.works();
+                Ok(rest)
+            }
+            Err(store::Error::Closed) => Err(store::Error::Closed),
+            Err(error) => {
+                self.unseen = true;
+                Ok(self.fails(&error))
+            }
+        }
+    }
+
+    /// Says that the store fails: to readiness always, to the log once. Returns how long to wait.
+    fn fails(&mut self, error: &store::Error) -> Duration {
+        self.metrics.store_failed();
+        let (reason, hint) = (chain(error), error.hint());
+        self.state.down(format!("{reason}; {hint}"));
+        if self.trouble.is_none() {
+            tracing::error!(sink = %self.queue.name, error = reason, hint, "the outbox cannot be used, nothing is delivered until it can");
+        }
+        let attempts = self.trouble.as_ref().map_or(0, |trouble| trouble.attempts);
+        let wait = STORE_RETRY.delay(attempts, rand::random(), None);
+        self.trouble = Some(Trouble { attempts: attempts.saturating_add(1), until: Instant::now() + wait });
+        wait
+    }
+
+    fn works(&mut self) {
+        if self.trouble.take().is_some() {
+            tracing::info!(sink = %self.queue.name, "the outbox can be used again");
+            self.tell();
+        }
+    }
+
+    /// Tells readiness whether the queue flows.
+    fn tell(&self) {
+        match &self.paused {
+            Some(reason) => {
+                let name = &self.queue.name;
+                self.state
+                    .down(format!("paused, its queue is kept: {reason}; go on with `watchfire outbox resume {name}`"))
+            }
+            None => self.state.up(),
+        };
     }
 
     /// Starts as many windows as may go out now. Returns how long there is nothing to do if nothing happens.
@@ -209,13 +308,11 @@ impl Worker {
 
     async fn claim(&mut self, limit: usize, now: Timestamp) -> Result<(), store::Error> {
         self.wake.mark_unchanged();
-        let (id, taken) = (self.id, std::mem::take(&mut self.taken));
-        let (due, taken) =
-            self.store.read(move |connection| Ok((outbox::claim(connection, id, limit, &taken, now)?, taken))).await?;
-        self.taken = taken;
+        let (id, taken) = (self.queue.id, self.taken.clone());
+        let due = self.queue.store.read(move |connection| outbox::claim(connection, id, limit, &taken, now)).await?;
         (self.stale, self.next_due) = (due.more, due.next);
         if !due.unreadable.is_empty() {
-            tracing::error!(sink = %self.name, seq = ?due.unreadable, "stored events cannot be read, kept as dead letters");
+            tracing::error!(sink = %self.queue.name, seq = ?due.unreadable, "stored events cannot be read, kept as dead letters");
             let reason = "its stored body is not a CloudEvent".to_owned();
             let dead = due.unreadable.iter().map(|seq| (*seq, Mark::Dead { reason: reason.clone() })).collect();
             self.write(dead, None, now).await?;
@@ -228,17 +325,18 @@ impl Worker {
 
     /// Forgets what it thinks it knows, and looks at the outbox again.
     async fn look(&mut self) -> Result<(), store::Error> {
-        let id = self.id;
-        let stats = self.store.read(move |connection| outbox::stats(connection, id)).await?;
+        let id = self.queue.id;
+        let stats = self.queue.store.read(move |connection| outbox::stats(connection, id)).await?;
         self.metrics.queued(&stats, clock::now());
         if self.paused != stats.paused {
             if let Some(reason) = &stats.paused {
-                tracing::warn!(sink = %self.name, reason, "sink paused, its queue is kept");
+                tracing::warn!(sink = %self.queue.name, reason, "sink paused, its queue is kept");
             } else {
-                tracing::info!(sink = %self.name, "sink resumed");
+                tracing::info!(sink = %self.queue.name, "sink resumed");
             }
         }
         self.paused = stats.paused;
+        self.tell();
         self.put_back();
         Ok(())
     }
@@ -248,137 +346,6 @@ impl Worker {
             self.taken.remove(&claim.seq);
         }
         self.stale = true;
-    }
-
-    /// Decides what the outcomes mean, and notes it. Tries until the store takes it, or the process stops.
-    async fn settle(&mut self, done: Vec<Done>, token: &CancellationToken) -> Result<(), store::Error> {
-        let now = clock::now();
-        let (mut marks, mut pause) = (Vec::new(), None);
-        for Done { window, outcomes } in done {
-            for (claim, outcome) in outcomes {
-                let mark = self.judge(&claim, window, outcome, &mut pause, &mut marks, now);
-                marks.push((claim.seq, mark));
-            }
-        }
-        if let Some(reason) = &pause {
-            tracing::error!(sink = %self.name, reason, "sink paused, its queue is kept until someone resumes it");
-            self.paused = Some(reason.clone());
-        }
-        if self.paused.is_some() || self.circuit.open_until().is_some() {
-            self.put_back();
-        }
-        while let Err(error) = self.write(marks.clone(), pause.clone(), now).await {
-            if matches!(error, store::Error::Closed) || token.is_cancelled() {
-                return Err(error);
-            }
-            let (hint, error) = (error.hint(), chain(&error));
-            tracing::error!(sink = %self.name, error, hint, "outcomes cannot be noted, nothing is delivered until they are");
-            // Woken early by the token, to try once more.
-            let _: Option<()> = token.run_until_cancelled(tokio::time::sleep(STORE_RETRY)).await;
-        }
-        for (seq, _) in &marks {
-            self.taken.remove(seq);
-        }
-        self.stale = true;
-        Ok(())
-    }
-
-    async fn write(&self, marks: Vec<(i64, Mark)>, pause: Option<String>, now: Timestamp) -> Result<(), store::Error> {
-        let id = self.id;
-        let work = move |tx: &store::Tx<'_>| {
-            if let Some(reason) = pause {
-                outbox::pause(tx, id, &reason, now)?;
-            }
-            marks.iter().try_for_each(|(seq, mark)| outbox::settle(tx, *seq, mark, now))
-        };
-        self.store.write(work).await
-    }
-
-    fn judge(
-        &mut self,
-        claim: &Claim,
-        window: u64,
-        outcome: Result<(), sink::Error>,
-        pause: &mut Option<String>,
-        marks: &mut Vec<(i64, Mark)>,
-        now: Timestamp,
-    ) -> Mark {
-        let (name, seq) = (&self.name, claim.seq);
-        self.provisional.remove(&seq);
-        let error = match outcome {
-            Ok(()) => {
-                if self.circuit.worked() {
-                    tracing::info!(sink = %name, "sink works again");
-                }
-                self.metrics.attempted(Outcome::Delivered);
-                self.confirm(window, marks);
-                return Mark::Delivered;
-            }
-            Err(error) => error,
-        };
-        let reason = chain(&error);
-        tracing::debug!(sink = %name, id = claim.event.id(), error = reason, "delivery failed");
-        let failure = match error.verdict() {
-            Verdict::Permanent => {
-                self.circuit.worked();
-                return self.bury(claim, reason);
-            }
-            Verdict::Pause => {
-                self.metrics.attempted(Outcome::Postponed);
-                *pause = Some(reason.clone());
-                return Mark::Postpone { at: now, reason };
-            }
-            Verdict::Provisional => Failure::Refused,
-            Verdict::Retry { after } => Failure::Down { after },
-        };
-        if self.circuit.failed(seq, failure, rand::random(), now) {
-            tracing::warn!(sink = %name, error = reason, hint = error.hint(), "sink is down, its queue is kept");
-        }
-        let after_wait = |wait| now.checked_add(wait).unwrap_or(Timestamp::MAX);
-        if let Some(until) = self.circuit.open_until() {
-            let asked = if let Failure::Down { after: Some(after) } = failure { after_wait(after) } else { now };
-            // Whoever was refused before is pending like everyone else.
-            self.provisional.clear();
-            self.metrics.attempted(Outcome::Postponed);
-            return Mark::Postpone { at: until.max(asked), reason };
-        }
-        let delay = |after| self.config.backoff.delay(claim.attempts, rand::random(), after);
-        match failure {
-            Failure::Refused => {
-                self.provisional.insert(seq, (self.windows, reason.clone()));
-                self.metrics.attempted(Outcome::Postponed);
-                Mark::Postpone { at: after_wait(delay(None)), reason }
-            }
-            Failure::Down { .. } if self.config.max_attempts.is_some_and(|max| claim.attempts + 1 >= max.get()) => {
-                self.bury(claim, format!("gave up after {} attempts: {reason}", claim.attempts + 1))
-            }
-            Failure::Down { after } => {
-                self.metrics.attempted(Outcome::Retried);
-                Mark::Retry { at: after_wait(delay(after)), reason }
-            }
-        }
-    }
-
-    /// The far side took an event of `window`: what was refused before that window began is refused for good, but for
-    /// what is under way again.
-    fn confirm(&mut self, window: u64, marks: &mut Vec<(i64, Mark)>) {
-        let Self { provisional, taken, name, metrics, .. } = self;
-        provisional.retain(|seq, (refused, reason)| {
-            if *refused >= window || taken.contains(seq) {
-                return true;
-            }
-            tracing::error!(sink = %name, seq, reason, "dead letter: refused, while other events are taken");
-            metrics.attempted(Outcome::Dead);
-            marks.push((*seq, Mark::Dead { reason: std::mem::take(reason) }));
-            false
-        });
-    }
-
-    fn bury(&self, claim: &Claim, reason: String) -> Mark {
-        let subject = claim.event.attributes().subject.as_deref();
-        tracing::error!(sink = %self.name, id = claim.event.id(), subject, reason, "dead letter: will not be delivered");
-        self.metrics.attempted(Outcome::Dead);
-        Mark::Dead { reason }
     }
 
     fn flows(&mut self, flow: Flow) {

@@ -3,46 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use url::Url;
 
 /// What stands in a secret's place.
 pub const REDACTED: &str = "<redacted>";
-
-/// A secret that prints and serialises as `<redacted>`; only [`Secret::expose`] yields it.
-#[derive(Clone)]
-pub struct Secret(SecretString);
-
-impl Secret {
-    /// Wraps a secret.
-    pub fn new(secret: impl Into<String>) -> Self {
-        Self(SecretString::from(secret.into()))
-    }
-
-    /// Yields the secret, for the one place that sends it.
-    pub fn expose(&self) -> &str {
-        self.0.expose_secret()
-    }
-}
-
-impl From<SecretString> for Secret {
-    fn from(secret: SecretString) -> Self {
-        Self(secret)
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(REDACTED)
-    }
-}
-
-impl Serialize for Secret {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(REDACTED)
-    }
-}
 
 /// A URL whose password prints and serialises as `<redacted>`.
 #[derive(Clone, PartialEq, Eq)]
@@ -114,18 +79,16 @@ mod tests {
 
     #[derive(Serialize, Debug)]
     struct Shown {
-        token: Secret,
         broker: SecretUrl,
     }
 
     #[test]
     fn no_secret_reaches_yaml_or_debug() {
         let broker = Url::parse("amqp://user:p%40ss:word@rabbit:5672/vhost").unwrap().into();
-        let shown = Shown { token: Secret::new("s3cret"), broker };
-        assert_eq!(to_yaml(&shown).unwrap(), "token: <redacted>\nbroker: amqp://user:<redacted>@rabbit:5672/vhost\n");
+        let shown = Shown { broker };
+        assert_eq!(to_yaml(&shown).unwrap(), "broker: amqp://user:<redacted>@rabbit:5672/vhost\n");
         let debug = format!("{shown:?}");
-        assert!(!debug.contains("s3cret") && !debug.contains("p%40ss"), "{debug}");
-        assert_eq!(shown.token.expose(), "s3cret");
+        assert!(!debug.contains("p%40ss"), "{debug}");
         assert!(shown.broker.has_password());
     }
 

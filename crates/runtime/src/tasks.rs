@@ -123,21 +123,26 @@ enum Outcome {
     Panicked(String),
 }
 
-/// Does a part of a task's own work beside the rest of it, so that both can use a core; dropped with whoever waits.
+/// Starts a part of a task's own work beside the rest of it, so that both can use a core, and waits for its output.
 ///
-/// A panic goes on in the caller, whose task it ends.
+/// The part begins at once, not when it is waited for. Dropping the wait aborts the part where it stands, so a task that
+/// must not leave it half done waits for it to the end. A panic goes on in the caller, whose task it ends. Panics itself
+/// outside of the async runtime.
 #[expect(clippy::disallowed_methods, reason = "a part of a named task: it ends with it, and its panic is that task's")]
-pub async fn beside<F>(work: F) -> F::Output
+pub fn beside<F>(work: F) -> impl Future<Output = F::Output> + Send
 where
     F: Future<Output: Send> + Send + 'static,
 {
-    match AbortOnDropHandle::new(tokio::spawn(work.in_current_span())).await {
-        Ok(output) => output,
-        Err(ended) => match ended.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            // Only the end of the async runtime does this, and then nobody waits any more.
-            Err(_) => std::future::pending().await,
-        },
+    let part = AbortOnDropHandle::new(tokio::spawn(work.in_current_span()));
+    async move {
+        match part.await {
+            Ok(output) => output,
+            Err(ended) => match ended.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // Only the end of the async runtime does this, and then nobody waits any more.
+                Err(_) => std::future::pending().await,
+            },
+        }
     }
 }
 

@@ -28,9 +28,15 @@ use crate::config::Env;
 
 pub use trace::traceparent;
 
-/// Libraries that would tell too much: lapin logs whole returned messages, OpenTelemetry each failed batch (which is
+/// The target of spans that are for traces only: their fields stand in no log line, and without a collector they cost
+/// nothing.
+pub const TRACE: &str = "watchfire_trace";
+
+/// Libraries that would tell too much: lapin logs whole returned messages, and with each connection that breaks two or
+/// three errors, which reach us as errors of its calls and are told once, here; OpenTelemetry each failed batch (which is
 /// told once, here), the HTTP stack each connection. `RUST_LOG` can name them to hear them all the same.
-const TAMED: &str = "lapin=error,opentelemetry=off,opentelemetry_sdk=off,opentelemetry_otlp=off,opentelemetry_http=off,\
+const TAMED: &str = "watchfire_trace=off,lapin=off,\
+opentelemetry=off,opentelemetry_sdk=off,opentelemetry_otlp=off,opentelemetry_http=off,\
 h2=warn,hyper=warn,hyper_util=warn,reqwest=warn,rustls=warn,tower=warn";
 
 /// How a log line is written.
@@ -108,6 +114,7 @@ pub enum TelemetryError {
 #[derive(Debug)]
 pub struct Telemetry {
     counts: count::Counts,
+    spans: count::SpanCounts,
     traces: Option<opentelemetry_sdk::trace::SdkTracerProvider>,
 }
 
@@ -138,17 +145,19 @@ impl Telemetry {
             .get("HOSTNAME")
             .map_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned(), ToOwned::to_owned);
         let counts = count::Counts::default();
-        let (traces, warnings) = trace::provider(config, &hostname, env)?;
+        let spans = count::SpanCounts::default();
+        let (traces, warnings) = trace::provider(config, &hostname, env, spans.clone())?;
         let lines = format::Lines::new(config, hostname, writer);
         let subscriber = tracing_subscriber::registry()
             .with(lines.and_then(counts.layer()).with_filter(filter))
             .with(traces.as_ref().map(trace::layer));
-        Ok((Self { counts, traces }, Dispatch::new(subscriber), warnings))
+        Ok((Self { counts, spans, traces }, Dispatch::new(subscriber), warnings))
     }
 
-    /// Registers `watchfire_log_events`: warnings and errors that were logged.
+    /// Registers `watchfire_log_events`, warnings and errors that were logged, and `watchfire_spans`.
     pub fn register(&self, registry: &mut Registry) {
         self.counts.register(registry);
+        self.spans.register(registry);
     }
 
     /// Sends the spans that are still queued, for at most `limit`.

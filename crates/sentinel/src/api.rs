@@ -1,7 +1,7 @@
 //! Asks a HyperFleet API for a list, page by page.
 //!
 //! One request has a timeout, a cap on what it reads, and retries with backoff within a budget; a `Retry-After` is
-//! never undercut. What the API says when it refuses is explained; bodies never reach a log.
+//! not undercut, up to five minutes. What the API says when it refuses is explained; bodies never reach a log.
 
 use std::time::Duration;
 
@@ -9,15 +9,17 @@ use bytes::BytesMut;
 use http::{HeaderValue, StatusCode, header};
 use reqwest::Client;
 use secrecy::ExposeSecret;
-use tracing::debug;
+use tracing::{Instrument, Span, debug};
 use url::Url;
 use watchfire_delivery::retry::{Backoff, retry_after};
 use watchfire_delivery::sink::http::redacted;
 use watchfire_runtime::clock;
 use watchfire_runtime::secret::{self, SecretSource};
+use watchfire_runtime::telemetry::traceparent;
 
 use crate::page::Page;
 use crate::resource::without_text;
+use crate::trace;
 
 pub mod paging;
 mod problem;
@@ -29,6 +31,10 @@ const MAX_BODY: usize = 64 * 1024 * 1024;
 
 /// How long one request is retried before the cycle gives up on it.
 const RETRY_BUDGET: Duration = Duration::from_secs(30);
+
+/// The longest that an API is left alone because it asked for it: changes of the fleet wait meanwhile, and an API that
+/// asks for a day is more likely wrong than in need of one. One more request after that costs it nothing.
+pub const LONGEST_RETRY_AFTER: Duration = Duration::from_mins(5);
 
 /// 500 ms, doubled, at most 8 s.
 const BACKOFF: Backoff =
@@ -95,6 +101,16 @@ pub enum Error {
         /// What was asked.
         url: String,
     },
+    /// A list that goes on and on.
+    #[error("read the list of {url}: it has no end, {served} resources came and the API counts {counted}")]
+    Endless {
+        /// What was asked.
+        url: String,
+        /// Resources that came.
+        served: u64,
+        /// How many the API said there are, 0 where it did not.
+        counted: u64,
+    },
 }
 
 impl Error {
@@ -107,7 +123,8 @@ impl Error {
             | Self::Timeout { .. }
             | Self::NotJson { .. }
             | Self::Malformed { .. }
-            | Self::TooLarge { .. } => false,
+            | Self::TooLarge { .. }
+            | Self::Endless { .. } => false,
         }
     }
 
@@ -141,20 +158,22 @@ impl Error {
                 "the answer breaks off or is no list; check the API's version and proxies in between"
             }
             Self::TooLarge { .. } => "the API answers without paging; select fewer resources, or use an API that pages",
+            Self::Endless { .. } => "the API serves ever new ids: report it to its owners",
         }
     }
 
-    /// How long the API asked us to stay away, at least.
+    /// How long we stay away at least because the API asked for it, at most [`LONGEST_RETRY_AFTER`].
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Status { retry_after, .. } => *retry_after,
+            Self::Status { retry_after, .. } => retry_after.map(|asked| asked.min(LONGEST_RETRY_AFTER)),
             Self::Token(_)
             | Self::TokenCharacters
             | Self::Connect { .. }
             | Self::Timeout { .. }
             | Self::NotJson { .. }
             | Self::Malformed { .. }
-            | Self::TooLarge { .. } => None,
+            | Self::TooLarge { .. }
+            | Self::Endless { .. } => None,
         }
     }
 
@@ -164,7 +183,11 @@ impl Error {
             // An answer that breaks off may be whole the next time; one of another shape will not.
             Self::Malformed { source, .. } => source.is_eof(),
             Self::Status { status, .. } => matches!(status.as_u16(), 408 | 429 | 500..=599),
-            Self::Token(_) | Self::TokenCharacters | Self::NotJson { .. } | Self::TooLarge { .. } => false,
+            Self::Token(_)
+            | Self::TokenCharacters
+            | Self::NotJson { .. }
+            | Self::TooLarge { .. }
+            | Self::Endless { .. } => false,
         }
     }
 }
@@ -212,7 +235,7 @@ impl Api {
         let begun = tokio::time::Instant::now();
         let mut attempt = 0;
         loop {
-            let error = match self.get_once(query).await {
+            let error = match self.get_traced(query, attempt).await {
                 Ok(page) => return Ok(page),
                 Err(error) => error,
             };
@@ -227,9 +250,19 @@ impl Api {
         }
     }
 
-    async fn get_once(&self, query: &[(&str, &str)]) -> Result<Page, Error> {
+    /// One attempt, with its own span.
+    async fn get_traced(&self, query: &[(&str, &str)], attempt: u32) -> Result<Page, Error> {
         let mut url = self.list.clone();
         url.query_pairs_mut().extend_pairs(query);
+        let span = trace::get(&url, attempt);
+        let answer = self.get_once(url).instrument(span.clone()).await;
+        if let Err(error) = &answer {
+            trace::failed(&span, error.kind(), error);
+        }
+        answer
+    }
+
+    async fn get_once(&self, url: Url) -> Result<Page, Error> {
         let mut request = self.http.get(url).header(header::ACCEPT, "application/json");
         let token = self.token.as_ref().map(SecretSource::current).transpose().map_err(Error::Token)?;
         if let Some(token) = &token {
@@ -238,9 +271,13 @@ impl Api {
             value.set_sensitive(true);
             request = request.header(header::AUTHORIZATION, value);
         }
+        if let Some(parent) = traceparent(&Span::current()) {
+            request = request.header("traceparent", parent);
+        }
         let mut response = request.send().await.map_err(|source| self.transport(source))?;
 
         let status = response.status();
+        Span::current().record("http.response.status_code", status.as_u16());
         let headers = response.headers().clone();
         let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("untyped");
         let body = match self.read(&mut response).await {
@@ -290,6 +327,10 @@ impl Api {
         } else {
             Error::Connect { url: self.name(), source: source.without_url() }
         }
+    }
+
+    fn endless(&self, served: u64, counted: u64) -> Error {
+        Error::Endless { url: self.name(), served, counted }
     }
 
     /// What is asked, for errors: without userinfo and query.

@@ -25,7 +25,6 @@ pub fn reconcile(
     decision: &Decision,
     data: Box<RawValue>,
     resource_type: &str,
-    traceparent: Option<String>,
     now: Timestamp,
 ) -> CloudEvent {
     let kind = if is_name(&resource.kind) { &resource.kind } else { singular(resource_type) };
@@ -39,9 +38,10 @@ pub fn reconcile(
         ty: format!("com.redhat.hyperfleet.{}.reconcile", kind.to_lowercase()),
         subject: None,
         time: Some(decision.due.unwrap_or(now)),
-        extensions: traceparent.map(|value| ("traceparent".to_owned(), value)).into_iter().collect(),
+        extensions: Vec::new(),
     };
-    CloudEvent::new(attributes, data)
+    // Consumers read the resource anew, so that the later of two events says all that the earlier one did.
+    CloudEvent::new(attributes, data).superseding(resource.id.as_ref())
 }
 
 fn is_name(kind: &str) -> bool {
@@ -84,7 +84,7 @@ mod tests {
 
     fn build(resource: &Resource<'_>, decision: &Decision) -> CloudEvent {
         let data = RawValue::from_string("{}".to_owned()).unwrap();
-        reconcile(resource, decision, data, "nodepools", None, Timestamp::UNIX_EPOCH)
+        reconcile(resource, decision, data, "nodepools", Timestamp::UNIX_EPOCH)
     }
 
     #[test]
@@ -114,6 +114,7 @@ mod tests {
         let event = build(&resource("a", 1), &decision(Reason::MaxAgeReady, 5));
         assert_eq!(event.attributes().ty, "com.redhat.hyperfleet.nodepool.reconcile");
         assert_eq!(event.attributes().source, "hyperfleet-sentinel");
+        assert_eq!((event.attributes().subject.as_deref(), event.supersedes()), (None, Some("a")));
         let mut nameless = resource("a", 1);
         nameless.kind = "".into();
         let event = build(&nameless, &decision(Reason::MaxAgeReady, 5));

@@ -28,6 +28,8 @@ pub struct InFlight {
     lifetime: Duration,
     evicted: u64,
     waiting: Waiting,
+    /// From the event to the report that overtook it, since they were last taken.
+    answered: Vec<SignedDuration>,
 }
 
 /// As [`Published`], and the adapters that did not report on the event before: flat, so that it stays small.
@@ -35,7 +37,9 @@ pub struct InFlight {
 struct Entry {
     generation: Option<i64>,
     at: Timestamp,
-    attempts: u32,
+    attempts: u16,
+    /// Whether a report has overtaken it.
+    answered: bool,
     silent: Set,
 }
 
@@ -50,6 +54,7 @@ impl InFlight {
             lifetime,
             evicted: 0,
             waiting: Waiting::default(),
+            answered: Vec::new(),
         }
     }
 
@@ -70,15 +75,20 @@ impl InFlight {
             return None;
         }
         let key = self.key(&resource.id);
-        let Entry { generation, at, attempts, silent } = *self.entries.peek(&key)?;
-        let overtaken = report.is_some_and(|report| report >= at && report <= now)
+        let entry = self.entries.peek_mut(&key)?;
+        let Entry { generation, at, attempts, silent, answered } = *entry;
+        let overtaken = report.is_some_and(|report| answers(report, at) && report <= now)
             && resource.status.observed_generation >= generation;
+        if overtaken && !answered {
+            entry.answered = true;
+            self.answered.extend(report.map(|report| report.duration_since(at)));
+        }
         if overtaken && resource.status.ready {
             self.entries.pop(&key);
             self.waiting.end(silent);
             return None;
         }
-        Some(Published { generation, at, attempts })
+        Some(Published { generation, at, attempts: attempts.into() })
     }
 
     /// Forgets what is older than its lifetime: resources that are gone, or that nobody reports on.
@@ -95,7 +105,7 @@ impl InFlight {
         let before = self.entries.peek(&key).filter(|before| before.generation == generation);
         let attempts = before.map_or(0, |before| before.attempts).saturating_add(1);
         self.waiting.begin(silent);
-        if let Some(before) = self.entries.put(key, Entry { generation, at, attempts, silent }) {
+        if let Some(before) = self.entries.put(key, Entry { generation, at, attempts, silent, answered: false }) {
             self.waiting.end(before.silent);
         }
         if self.entries.len() > self.capacity && self.forget_oldest() {
@@ -131,9 +141,19 @@ impl InFlight {
         std::mem::take(&mut self.evicted)
     }
 
+    /// How long each report took that has overtaken an event, since the last call.
+    pub fn take_answered(&mut self) -> Vec<SignedDuration> {
+        std::mem::take(&mut self.answered)
+    }
+
     fn key(&self, id: &str) -> (u64, u64) {
         (self.hashers.0.hash_one(id), self.hashers.1.hash_one(id))
     }
+}
+
+/// Whether a report came after an event; the API cuts off the fraction of a second where it projects.
+fn answers(report: Timestamp, event: Timestamp) -> bool {
+    report >= event || (report.subsec_nanosecond() == 0 && report.as_second() == event.as_second())
 }
 
 #[cfg(test)]
@@ -171,7 +191,10 @@ mod tests {
         assert_eq!(memory.published(&seen, None, at(110)).map(|p| p.at), Some(at(100)));
         assert_eq!(memory.published(&seen, Some(at(99)), at(110)).map(|p| p.at), Some(at(100)));
         assert_eq!(memory.published(&resource("b", 2), None, at(110)), None);
-        assert_eq!(memory.published(&seen, Some(at(100)), at(110)), None);
+        assert!(memory.take_answered().is_empty());
+        assert_eq!(memory.published(&seen, Some(at(103)), at(110)), None);
+        assert_eq!(memory.take_answered(), [SignedDuration::from_secs(3)]);
+        assert!(memory.take_answered().is_empty(), "told once");
         assert!(memory.is_empty());
     }
 
@@ -237,6 +260,14 @@ mod tests {
     #[test]
     fn an_entry_takes_about_a_hundred_bytes() {
         assert!(size_of::<Entry>() <= 40);
+    }
+
+    #[test]
+    fn a_report_without_a_fraction_may_be_from_any_part_of_its_second() {
+        let millis = |millis| Timestamp::from_millisecond(millis).unwrap();
+        assert!(answers(millis(100_000), millis(100_000)) && answers(millis(100_000), millis(100_900)));
+        assert!(!answers(millis(100_800), millis(100_900)), "it has a fraction, and that is earlier");
+        assert!(!answers(millis(99_000), millis(100_000)) && answers(millis(101_000), millis(100_900)));
     }
 
     #[test]

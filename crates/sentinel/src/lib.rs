@@ -12,6 +12,7 @@ pub mod event;
 pub mod expression;
 pub mod inflight;
 pub mod metrics;
+mod notices;
 pub mod page;
 mod partial;
 pub mod payload;
@@ -20,6 +21,7 @@ pub mod resource;
 pub mod selector;
 pub mod service;
 pub mod template;
+pub mod trace;
 
 pub use ceiling::Ceiling;
 pub use config::SentinelConfig;

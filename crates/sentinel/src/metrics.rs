@@ -5,20 +5,29 @@
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
+
+use jiff::SignedDuration;
 
 use crate::api;
 use crate::decision::Reason;
 use crate::service::Lasting;
 
 /// Prometheus' own default buckets, which today's dashboards expect.
-const DURATION_BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+const DURATION_BUCKETS: Buckets = Buckets(&[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]);
+
+/// A poll interval of seconds, and the delays of 10 to 15 s that its users know from other sentinels.
+const LATENCY_BUCKETS: Buckets = Buckets(&[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0]);
+
+/// Adapters need seconds for a look and half an hour for a cluster; report times have one-second resolution.
+const REPORT_BUCKETS: Buckets = Buckets(&[1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0]);
 
 /// Which sentinel: what it watches, in the words of each specification.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -74,6 +83,8 @@ struct TopicError {
 }
 
 type PerShard<M> = Family<Shard, M>;
+type Histograms = Family<Shard, Histogram, Buckets>;
+type Seconds = Gauge<f64, AtomicU64>;
 
 /// The families of all sentinels of a process.
 #[derive(Clone, Default)]
@@ -81,13 +92,14 @@ pub struct Families {
     pending: PerShard<Gauge>,
     published: Family<ShardReason, Counter>,
     skipped: Family<ShardSkip, Counter>,
-    poll_duration: Durations,
-    reconcile_duration: Durations,
+    times: Times,
     api_errors: Family<ShardApiError, Counter>,
     broker_errors: Family<ShardBrokerError, Counter>,
     config_loads: PerShard<Counter>,
     config_reloads: PerShard<Counter>,
-    last_poll: Gauge<f64, AtomicU64>,
+    last_poll: PerShard<Seconds>,
+    up: PerShard<Gauge>,
+    poll_interval: PerShard<Seconds>,
     broker_published: Family<Topic, Counter>,
     broker_library_errors: Family<TopicError, Counter>,
     unreadable: PerShard<Counter>,
@@ -104,14 +116,38 @@ pub struct Families {
     deletion_age: PerShard<Gauge<f64, AtomicU64>>,
     without_progress: PerShard<Gauge>,
     awaiting_adapter: PerShard<Gauge>,
+    clock_skew: PerShard<Seconds>,
 }
 
+/// The histograms of all sentinels of a process.
 #[derive(Clone)]
-struct Durations(Family<Shard, Histogram, fn() -> Histogram>);
+struct Times {
+    poll: Histograms,
+    reconcile: Histograms,
+    publish: Histograms,
+    decision: Histograms,
+    report: Histograms,
+}
 
-impl Default for Durations {
+impl Default for Times {
     fn default() -> Self {
-        Self(Family::new_with_constructor(|| Histogram::new(DURATION_BUCKETS)))
+        Self {
+            poll: Family::new_with_constructor(DURATION_BUCKETS),
+            reconcile: Family::new_with_constructor(DURATION_BUCKETS),
+            publish: Family::new_with_constructor(DURATION_BUCKETS),
+            decision: Family::new_with_constructor(LATENCY_BUCKETS),
+            report: Family::new_with_constructor(REPORT_BUCKETS),
+        }
+    }
+}
+
+/// Upper bounds in seconds.
+#[derive(Clone, Copy)]
+struct Buckets(&'static [f64]);
+
+impl MetricConstructor<Histogram> for Buckets {
+    fn new_metric(&self) -> Histogram {
+        Histogram::new(self.0.iter().copied())
     }
 }
 
@@ -128,8 +164,8 @@ impl Families {
             families.skipped.clone(),
         );
         let help = "Time of a whole cycle, from the first request to the last confirmed event, in seconds";
-        ours.register("poll_duration_seconds", help, families.poll_duration.0.clone());
-        ours.register("reconcile_duration_seconds", help, families.reconcile_duration.0.clone());
+        ours.register("poll_duration_seconds", help, families.times.poll.clone());
+        ours.register("reconcile_duration_seconds", help, families.times.reconcile.clone());
         ours.register("api_errors", "Requests to the API that failed for good", families.api_errors.clone());
         ours.register(
             "broker_errors",
@@ -188,6 +224,7 @@ impl Families {
             families.from_future.clone(),
         );
         families.register_lasting(ours);
+        families.register_watching(ours);
         let broker = registry.sub_registry_with_prefix("hyperfleet_broker");
         broker.register("messages_published", "Messages that the broker confirmed", families.broker_published.clone());
         broker.register("errors", "Messages that the broker did not confirm", families.broker_library_errors.clone());
@@ -223,16 +260,56 @@ impl Families {
         );
     }
 
+    /// What neither specification names: whether it works, and how long everything takes.
+    fn register_watching(&self, ours: &mut Registry) {
+        ours.register("build", "What is running", Info::new([] as [(&str, &str); 0]));
+        ours.register(
+            "up",
+            "Whether the last cycle got through: the whole list was read, and everything due was published",
+            self.up.clone(),
+        );
+        ours.register(
+            "poll_interval_seconds",
+            "The poll interval in force, for alerts that go by it",
+            self.poll_interval.clone(),
+        );
+        ours.register(
+            "decision_latency_seconds",
+            "Time from a change of the spec, as the API dates it, to its confirmed event; changes from before the start \
+             are left out",
+            self.times.decision.clone(),
+        );
+        ours.register(
+            "event_to_report_seconds",
+            "Time from a confirmed event to the report that overtakes it, which is the oldest that counts, by the \
+             adapters' clocks",
+            self.times.report.clone(),
+        );
+        ours.register(
+            "publish_duration_seconds",
+            "Time that the broker took for one window of events, from the first sent to the last confirmed",
+            self.times.publish.clone(),
+        );
+        ours.register(
+            "clock_skew_seconds",
+            "How far the furthest report time lay in the future in the last cycle",
+            self.clock_skew.clone(),
+        );
+    }
+
     /// The metrics of one sentinel; every known label value exists from here on, so that a rate exists before the
     /// first failure.
     pub fn of(&self, shard: &Shard, broker: &'static str, topic: String) -> Metrics {
         let counter = |family: &PerShard<Counter>| family.get_or_create_owned(shard);
         let gauge = |family: &PerShard<Gauge>| family.get_or_create_owned(shard);
+        let seconds = |family: &PerShard<Seconds>| family.get_or_create_owned(shard);
+        let time = |family: &Histograms| family.get_or_create_owned(shard);
         let api_error = |error_type, operation| {
             self.api_errors.get_or_create_owned(&ShardApiError { shard: shard.clone(), error_type, operation })
         };
         let broker_error = ShardBrokerError { shard: shard.clone(), error_type: "publish_error", broker_type: broker };
         Metrics {
+            topic: topic.clone(),
             pending: gauge(&self.pending),
             published: Reason::ALL.map(|reason| {
                 let labels = ShardReason { shard: shard.clone(), reason: reason.as_str() };
@@ -245,14 +322,19 @@ impl Families {
                 };
                 (!reason.publishes()).then(|| ["not_ready", "ready"].map(skip))
             }),
-            poll_duration: self.poll_duration.0.get_or_create_owned(shard),
-            reconcile_duration: self.reconcile_duration.0.get_or_create_owned(shard),
+            poll_duration: time(&self.times.poll),
+            reconcile_duration: time(&self.times.reconcile),
+            publish_duration: time(&self.times.publish),
+            decision_latency: time(&self.times.decision),
+            event_to_report: time(&self.times.report),
             fetch_errors: api_error("fetch_error", "fetch_resources"),
             auth_errors: api_error("auth_error", "fetch_resources"),
             broker_errors: self.broker_errors.get_or_create_owned(&broker_error),
             config_loads: counter(&self.config_loads),
             config_reloads: counter(&self.config_reloads),
-            last_poll: self.last_poll.clone(),
+            last_poll: seconds(&self.last_poll),
+            up: gauge(&self.up),
+            poll_interval: seconds(&self.poll_interval),
             broker_published: self.broker_published.get_or_create_owned(&Topic { topic: topic.clone() }),
             broker_library_errors: self
                 .broker_library_errors
@@ -271,6 +353,7 @@ impl Families {
             deletion_age: self.deletion_age.get_or_create_owned(shard),
             without_progress: gauge(&self.without_progress),
             awaiting_adapter: gauge(&self.awaiting_adapter),
+            clock_skew: seconds(&self.clock_skew),
         }
     }
 }
@@ -278,6 +361,7 @@ impl Families {
 /// The metrics of one sentinel.
 #[derive(Clone)]
 pub struct Metrics {
+    topic: String,
     pending: Gauge,
     // By `Reason as usize`; a reason either publishes or skips.
     published: [Option<Counter>; Reason::ALL.len()],
@@ -285,12 +369,17 @@ pub struct Metrics {
     skipped: [Option<[Counter; 2]>; Reason::ALL.len()],
     poll_duration: Histogram,
     reconcile_duration: Histogram,
+    publish_duration: Histogram,
+    decision_latency: Histogram,
+    event_to_report: Histogram,
     fetch_errors: Counter,
     auth_errors: Counter,
     broker_errors: Counter,
     config_loads: Counter,
     config_reloads: Counter,
-    last_poll: Gauge<f64, AtomicU64>,
+    last_poll: Seconds,
+    up: Gauge,
+    poll_interval: Seconds,
     broker_published: Counter,
     broker_library_errors: Counter,
     unreadable: Counter,
@@ -301,6 +390,7 @@ pub struct Metrics {
     fields_failed: Counter,
     observed_ahead: Counter,
     from_future: Counter,
+    clock_skew: Seconds,
     backlog: Backlog,
     held_back: Counter<f64, AtomicU64>,
     deleting: Gauge,
@@ -331,8 +421,14 @@ impl Backlog {
 }
 
 impl Metrics {
+    /// The topic or exchange that events go to, as metrics and traces name it.
+    pub fn topic(&self) -> &str {
+        &self.topic
+    }
+
     /// The configuration is in force.
-    pub fn config_loaded(&self) {
+    pub fn config_loaded(&self, poll_interval: Duration) {
+        self.poll_interval.set(poll_interval.as_secs_f64());
         self.config_loads.inc();
         self.config_reloads.inc();
     }
@@ -368,6 +464,21 @@ impl Metrics {
         let age = lasting.oldest_deletion.map_or(0.0, |oldest| now.duration_since(oldest).as_secs_f64());
         self.deletion_age.set(age.max(0.0));
         self.without_progress.set(count(lasting.without_progress));
+    }
+
+    /// The first event of a spec was confirmed, so long after the change.
+    pub fn spec_published(&self, after: SignedDuration) {
+        self.decision_latency.observe(seconds(after));
+    }
+
+    /// The adapters have reported on an event, so long after it was confirmed.
+    pub fn reported(&self, after: SignedDuration) {
+        self.event_to_report.observe(seconds(after));
+    }
+
+    /// The broker had a window of events for so long.
+    pub fn window(&self, took: Duration) {
+        self.publish_duration.observe(took.as_secs_f64());
     }
 
     /// Resources were not due.
@@ -425,8 +536,9 @@ impl Metrics {
         self.in_flight_evicted.inc_by(evicted);
     }
 
-    /// A cycle ended, after `took`, with `due` resources.
-    pub fn cycle(&self, took: Duration, due: u64) {
+    /// A cycle ended, well or not, after `took`, with `due` resources and a report that is from so far in the future.
+    pub fn cycle(&self, took: Duration, due: u64, skew: SignedDuration) {
+        self.clock_skew.set(seconds(skew));
         self.poll_duration.observe(took.as_secs_f64());
         self.reconcile_duration.observe(took.as_secs_f64());
         self.pending.set(i64::try_from(due).unwrap_or(i64::MAX));
@@ -435,5 +547,16 @@ impl Metrics {
     /// Everything due was published.
     pub fn succeeded(&self, now: jiff::Timestamp) {
         self.last_poll.set(now.as_duration().as_secs_f64());
+        self.up.set(1);
     }
+
+    /// The list could not be read, or something due was not published.
+    pub fn failed(&self) {
+        self.up.set(0);
+    }
+}
+
+/// Clocks differ: what is earlier than its cause took no time.
+fn seconds(time: SignedDuration) -> f64 {
+    time.as_secs_f64().max(0.0)
 }

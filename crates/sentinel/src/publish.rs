@@ -3,6 +3,8 @@
 //! What may pass is tried again within its cycle, alone: nothing is published twice because a neighbour failed. When a
 //! broker takes nothing of a window and keeps taking nothing, the rest of the cycle is counted as failed without
 //! waiting for each window again; the next cycle decides anew.
+//!
+//! While the list is still being read, an event waits up to [`LINGER`] for others to fill its window.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,9 +12,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, info, warn};
+use tracing::{Instrument, debug, error, info, warn};
 use watchfire_delivery::retry::{Backoff, Verdict};
 use watchfire_delivery::{CloudEvent, EventSink, sink};
 use watchfire_runtime::chain;
@@ -22,11 +24,13 @@ use watchfire_runtime::health::{Dependency, Heartbeat};
 use crate::ceiling::Ceiling;
 use crate::metrics::Metrics;
 use crate::service::{About, Due};
+use crate::trace::{self, Destination};
 
 /// Events published together: what the brokers' own windows hold.
 pub(crate) const WINDOW: usize = 1000;
 
-/// How long an event waits for the rest of its window: small windows cost a round trip each.
+/// How long an event waits for the rest of its window: a small one costs the broker a round trip like a full one. Long
+/// enough for the next pages to come in, which take milliseconds, and nothing against a poll interval of seconds.
 const LINGER: Duration = Duration::from_millis(50);
 
 /// The kind of the one error that is about the broker's routes.
@@ -45,6 +49,7 @@ const BACKOFF: Backoff =
 #[derive(Clone)]
 pub(crate) struct Publisher {
     sink: Arc<dyn EventSink>,
+    destination: Destination,
     metrics: Metrics,
     ceiling: Option<Arc<Ceiling>>,
     /// What the broker's last failure was; told once per change.
@@ -73,7 +78,9 @@ pub(crate) struct Outcome {
 
 impl Publisher {
     pub(crate) fn new(sink: Arc<dyn EventSink>, metrics: Metrics, ceiling: Option<Ceiling>) -> Self {
-        Self { sink, metrics, ceiling: ceiling.map(Arc::new), state: Arc::default(), refused: Arc::default() }
+        let destination = Destination::new(sink.kind(), metrics.topic());
+        let ceiling = ceiling.map(Arc::new);
+        Self { sink, destination, metrics, ceiling, state: Arc::default(), refused: Arc::default() }
     }
 
     /// Stays below a ceiling that others stay below as well.
@@ -127,11 +134,21 @@ impl Publisher {
                 if token.run_until_cancelled(turn).await.is_none() {
                     return outcome;
                 }
+                let span = self.destination.publish(&window);
+                if attempt == 0 {
+                    self.destination.stamp(&span, &mut window);
+                }
                 let (events, abouts): (Vec<_>, Vec<_>) = window.drain(..).map(|due| (due.event, due.about)).unzip();
-                let results = heartbeat.during(self.sink.publish_all(&events)).await;
+                let begun = Instant::now();
+                let results = heartbeat.during(self.sink.publish_all(&events)).instrument(span.clone()).await;
+                self.metrics.window(begun.elapsed());
                 let last = attempt + 1 == ATTEMPTS || token.is_cancelled();
                 let settled = events.into_iter().zip(abouts).zip(results);
-                let round = self.settle(settled, last, &mut window, &mut outcome, &mut confirmed);
+                let round = span.in_scope(|| self.settle(settled, last, &mut window, &mut outcome, &mut confirmed));
+                if let Some(error) = &round.told {
+                    trace::failed(&span, error.kind(), error);
+                }
+                drop(span);
                 // One event that is taken, or refused for what it is, shows that the broker is there.
                 down &= round.sink_wide;
                 match &round.told {
@@ -164,7 +181,10 @@ impl Publisher {
         let mut round = Round { sink_wide: true, ..Round::default() };
         for ((event, about), result) in settled {
             let Err(error) = result else {
-                let About { reason, id, generation, .. } = &about;
+                let About { reason, id, generation, changed, .. } = &about;
+                if let Some(changed) = changed {
+                    self.metrics.spec_published(now.duration_since(*changed));
+                }
                 info!(id, generation, reason = reason.as_str(), event = event.id(), "event published");
                 self.metrics.published(*reason);
                 confirmed(&about, now);
@@ -236,7 +256,6 @@ async fn fill(due: &mut mpsc::Receiver<Due>, window: &mut Vec<Due>, size: usize)
 #[cfg(test)]
 mod tests {
     use serde_json::value::RawValue;
-    use tokio::time::Instant;
     use watchfire_delivery::event::Attributes;
 
     use super::*;
@@ -252,7 +271,13 @@ mod tests {
             time: None,
             extensions: Vec::new(),
         };
-        let about = About { reason: Reason::MaxAgeReady, id: id.to_string(), generation: None, silent: Set::default() };
+        let about = About {
+            reason: Reason::MaxAgeReady,
+            id: id.to_string(),
+            generation: None,
+            silent: Set::default(),
+            changed: None,
+        };
         Due { event: CloudEvent::new(attributes, RawValue::NULL.to_owned()), about }
     }
 
@@ -275,13 +300,16 @@ mod tests {
         let ((), (gathered, took)) = tokio::join!(later, gathered);
         assert_eq!(gathered, 2);
         assert!((LINGER..2 * LINGER).contains(&took), "{took:?}");
+    }
 
-        // A full one and the last one wait for nothing.
-        for id in 0..WINDOW {
+    #[tokio::test(start_paused = true)]
+    async fn a_full_window_and_the_last_one_wait_for_nothing() {
+        let (sender, mut receiver) = mpsc::channel(2 * WINDOW);
+        for id in 0..=WINDOW {
             sender.send(due(id)).await.unwrap();
         }
         drop(sender);
-        let begun = Instant::now();
+        let (mut window, begun) = (Vec::new(), Instant::now());
         for size in [WINDOW, 1] {
             assert!(fill(&mut receiver, &mut window, WINDOW).await);
             assert_eq!(std::mem::take(&mut window).len(), size);

@@ -106,6 +106,16 @@ pub fn parse_id(json: &str) -> Option<Cow<'_, str>> {
     serde_json::from_str::<OnlyId<'_>>(json).ok()?.id.map(|text| text.0)
 }
 
+/// Reads only when the resource itself was last changed, where the API says so in a way that can be read.
+pub fn parse_updated(json: &str) -> Option<Timestamp> {
+    #[derive(Deserialize)]
+    struct OnlyUpdated<'a> {
+        #[serde(borrow, alias = "updatedTime")]
+        updated_time: Option<Text<'a>>,
+    }
+    serde_json::from_str::<OnlyUpdated<'_>>(json).ok()?.updated_time?.0.parse().ok()
+}
+
 /// An error of the wrong shape without the text that it quotes: that is of the body, and may be long.
 pub(crate) fn without_text(error: serde_json::Error) -> serde_json::Error {
     if !error.is_data() {
@@ -243,12 +253,18 @@ fn parse_time(id: &str, field: &'static str, text: Option<&Text<'_>>) -> Result<
     let Some(text) = text.filter(|text| !text.0.is_empty() && !text.0.starts_with("0001-01-01T00:00:00")) else {
         return Ok(None);
     };
-    text.0.parse().map(Some).map_err(|source| Error::Time {
+    text.0.parse().or_else(|error| beyond(&text.0).ok_or(error)).map(Some).map_err(|source| Error::Time {
         id: id.to_owned(),
         field,
         value: text.0.chars().take(64).collect(),
         source,
     })
+}
+
+/// The end of the year 9999, which some write for "never", is beyond what a timestamp holds: its end stands for it.
+fn beyond(text: &str) -> Option<Timestamp> {
+    let year_before = text.strip_prefix("9999-12-3").map(|rest| format!("9998-12-3{rest}"))?;
+    year_before.parse::<Timestamp>().is_ok().then_some(Timestamp::MAX)
 }
 
 /// A string that borrows from the input unless it holds escapes; `Option<Cow<str>>` never borrows in serde.

@@ -4,23 +4,22 @@
 //! that neither the fleet nor its events are ever held in memory as a whole. A cycle is successful when the whole list
 //! was read and everything due was confirmed; whatever was not is decided again in the next one, under the same id.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument, debug, error, info, info_span, warn};
+use tracing::{Instrument, Span, debug, error, field, info, info_span, warn};
 use watchfire_delivery::{CloudEvent, EventSink};
 use watchfire_runtime::chain;
+use watchfire_runtime::clock;
 use watchfire_runtime::health::{Dependency, Health, Heartbeat};
 use watchfire_runtime::tasks::beside;
-use watchfire_runtime::{clock, telemetry};
 
 use crate::adapters::{self, Change, Roster, Set};
 use crate::api::paging::{Pages, Query};
@@ -32,19 +31,18 @@ use crate::decision::{Decision, Published, Reason, decide};
 use crate::event;
 use crate::inflight::{self, InFlight};
 use crate::metrics::Metrics;
+use crate::notices::{Kind, Notices};
 use crate::page::Page;
 use crate::partial;
 use crate::publish::{Outcome, Publisher};
-use crate::resource::Resource;
+use crate::resource::{Resource, parse_updated};
+use crate::trace::{self, TraceResources};
 
 /// The loop beats at least this often; the longest silence is one request or one window, each with its timeout.
 const MAX_SILENCE: Duration = Duration::from_mins(1);
 
 /// Own events are remembered for at least as long as this: with ages of seconds, a short outage would outlast them all.
 const MIN_LIFETIME: Duration = Duration::from_mins(10);
-
-/// Warnings about single resources are given once per resource, for this many of them.
-const MAX_NOTICES: usize = 10_000;
 
 /// One sentinel.
 pub struct Sentinel {
@@ -56,13 +54,16 @@ pub struct Sentinel {
     in_flight: Arc<Mutex<InFlight>>,
     metrics: Metrics,
     api_state: Dependency,
-    broker_state: Arc<Dependency>,
+    broker_state: Dependency,
     heartbeat: Arc<Heartbeat>,
     /// What of a resource the payload reads; nothing means all of it.
     payload_fields: Option<BTreeSet<String>>,
     notices: Notices,
     roster: Roster,
+    trace_resources: TraceResources,
     api_failing: bool,
+    /// What was changed before may have been published by the process before.
+    started: Timestamp,
 }
 
 /// What one cycle came to.
@@ -76,6 +77,8 @@ pub struct Cycle {
     pub published: u64,
     /// Events that it did not.
     pub failed: u64,
+    /// How far the furthest report time lay in the future.
+    pub skew: SignedDuration,
 }
 
 /// An event on its way from the decision to the broker.
@@ -91,6 +94,8 @@ pub(crate) struct About {
     pub(crate) generation: Option<i64>,
     /// The adapters that have not reported on the event before.
     pub(crate) silent: Set,
+    /// When the spec was changed that this is the first event of.
+    pub(crate) changed: Option<Timestamp>,
 }
 
 /// What a walk found to be lasting, whether or not it is due.
@@ -125,7 +130,7 @@ impl Sentinel {
         let max_age = config.rules.max_age;
         let lifetime = max_age.ready.max(max_age.not_ready).saturating_mul(2).max(MIN_LIFETIME);
         let in_flight = Arc::new(Mutex::new(InFlight::new(inflight::CAPACITY, lifetime)));
-        metrics.config_loaded();
+        metrics.config_loaded(config.poll_interval);
         Ok(Self {
             api,
             query,
@@ -134,12 +139,14 @@ impl Sentinel {
             in_flight,
             metrics,
             api_state: health.dependency("hyperfleet_api"),
-            broker_state: Arc::new(health.dependency("broker")),
+            broker_state: health.dependency("broker"),
             heartbeat: Arc::new(health.heartbeat("sentinel_poll", MAX_SILENCE)),
             payload_fields: config.payload.top_level_fields(),
             notices: Notices::default(),
             roster: Roster::default(),
+            trace_resources: TraceResources::default(),
             api_failing: false,
+            started: clock::now(),
             config,
         })
     }
@@ -159,6 +166,13 @@ impl Sentinel {
         self
     }
 
+    /// Traces the decisions on these resources, each in a span of its own.
+    #[must_use]
+    pub fn trace_resources(mut self, which: TraceResources) -> Self {
+        self.trace_resources = which;
+        self
+    }
+
     /// Runs until told to stop: at once for the first time, then every poll interval. Ends between two units of work.
     pub async fn run(mut self, token: CancellationToken) -> Result<(), Infallible> {
         let mut ticks = interval_at(Instant::now(), self.config.poll_interval);
@@ -167,11 +181,19 @@ impl Sentinel {
             if token.run_until_cancelled(self.heartbeat.during(ticks.tick())).await.is_none() {
                 return Ok(());
             }
-            let span = info_span!("sentinel.poll", resource_type = self.config.api.resource_type);
+            let span = info_span!(
+                "sentinel.poll",
+                resource_type = self.config.api.resource_type,
+                seen = field::Empty,
+                due = field::Empty,
+                published = field::Empty,
+                failed = field::Empty,
+                otel.status_code = field::Empty,
+            );
             if let Err(error) = self.cycle(&token).instrument(span).await
                 && let Some(after) = error.retry_after()
             {
-                warn!(?after, "the API asks to be left alone for so long");
+                warn!(?after, at_most = ?api::LONGEST_RETRY_AFTER, "the API asks to be left alone for so long");
                 let asked = self.heartbeat.during(tokio::time::sleep(after));
                 if token.run_until_cancelled(asked).await.is_none() {
                     return Ok(());
@@ -188,7 +210,7 @@ impl Sentinel {
         let (sender, due) = mpsc::channel(self.publisher.window());
         let confirmations = beside({
             let (publisher, in_flight, token) = (self.publisher.clone(), Arc::clone(&self.in_flight), token.clone());
-            let (broker, heartbeat) = (Arc::clone(&self.broker_state), Arc::clone(&self.heartbeat));
+            let (broker, heartbeat) = (self.broker_state.clone(), Arc::clone(&self.heartbeat));
             let confirmed = move |about: &About, at| {
                 let mut in_flight = in_flight.lock().unwrap_or_else(PoisonError::into_inner);
                 in_flight.confirm(&about.id, about.generation, about.silent, at);
@@ -202,8 +224,10 @@ impl Sentinel {
             payload_fields: self.payload_fields.as_ref(),
             notices: &mut self.notices,
             roster: &mut self.roster,
+            trace_resources: &self.trace_resources,
             api_state: &self.api_state,
             sender,
+            started: self.started,
             cycle: Cycle::default(),
             lasting: Lasting::default(),
         };
@@ -255,15 +279,17 @@ impl Sentinel {
         if token.is_cancelled() {
             return;
         }
-        self.metrics.cycle(took, cycle.due);
+        self.metrics.cycle(took, cycle.due, cycle.skew);
+        if fetched.is_ok() && outcome.failed == 0 {
+            self.metrics.succeeded(now);
+        } else {
+            self.metrics.failed();
+        }
         match fetched {
             Ok(()) => {
                 self.api_state.up();
                 if std::mem::take(&mut self.api_failing) {
                     info!("the API answers again");
-                }
-                if outcome.failed == 0 {
-                    self.metrics.succeeded(now);
                 }
                 debug!(
                     seen = cycle.seen,
@@ -283,6 +309,16 @@ impl Sentinel {
                     error!(error = %chain(error), hint = error.hint(), "cannot list resources, trying again every poll interval");
                 }
             }
+        }
+        // Last: in the log they would stand in every line that follows.
+        let span = Span::current();
+        for (name, count) in
+            [("seen", cycle.seen), ("due", cycle.due), ("published", cycle.published), ("failed", cycle.failed)]
+        {
+            span.record(name, count);
+        }
+        if fetched.is_err() || outcome.failed > 0 {
+            span.record("otel.status_code", "error");
         }
     }
 }
@@ -313,8 +349,10 @@ struct Walk<'a> {
     payload_fields: Option<&'a BTreeSet<String>>,
     notices: &'a mut Notices,
     roster: &'a mut Roster,
+    trace_resources: &'a TraceResources,
     api_state: &'a Dependency,
     sender: mpsc::Sender<Due>,
+    started: Timestamp,
     cycle: Cycle,
     lasting: Lasting,
 }
@@ -350,7 +388,7 @@ impl Walk<'_> {
                 Err(error) => {
                     self.metrics.unreadable();
                     let text = chain(&error);
-                    if self.is_news(&text) {
+                    if self.notices.is_news(Kind::Unreadable, &text) {
                         warn!(error = text, "skipping a resource that cannot be read, report it to the API's owners");
                     }
                     continue;
@@ -360,8 +398,10 @@ impl Walk<'_> {
                 continue;
             }
             self.cycle.seen += 1;
+            let span = self.trace_resources.evaluate(&resource);
             let (decision, published) = self.decide(&resource, now);
-            self.tell(&resource, &decision);
+            trace::decided(&span, &decision);
+            self.tell(&resource, &decision, now);
             self.lasting.count(&resource, &decision);
             if !decision.reason.publishes() {
                 debug!(id = %resource.id, reason = %decision.reason, due = ?decision.due, "skipped");
@@ -379,14 +419,18 @@ impl Walk<'_> {
             }
         }
         skipped.report(self.metrics);
+        let answered = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).take_answered();
+        for after in answered {
+            self.metrics.reported(after);
+        }
     }
 
     fn decide(&self, resource: &Resource<'_>, now: Timestamp) -> (Decision, Option<Published>) {
         let report = self.config.rules.policy.report(&resource.status);
+        // Asked in any case: it measures how long the reports took.
+        let published = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).published(resource, report, now);
         let published = match self.config.republish {
-            Republish::InFlight => {
-                self.in_flight.lock().unwrap_or_else(PoisonError::into_inner).published(resource, report, now)
-            }
+            Republish::InFlight => published,
             Republish::Always => None,
         };
         (decide(&self.config.rules, resource, published, now), published)
@@ -401,10 +445,10 @@ impl Walk<'_> {
     }
 
     /// Warns of what is odd about a resource, once.
-    fn tell(&mut self, resource: &Resource<'_>, decision: &Decision) {
+    fn tell(&mut self, resource: &Resource<'_>, decision: &Decision, now: Timestamp) {
         if decision.observed_ahead {
             self.metrics.observed_ahead();
-            if self.is_news(&format!("ahead {}", resource.id)) {
+            if self.notices.is_news(Kind::ObservedAhead, &resource.id) {
                 warn!(id = %resource.id, generation = resource.generation,
                     observed_generation = resource.status.observed_generation,
                     "observed_generation ahead of generation - potential API issue");
@@ -412,7 +456,10 @@ impl Walk<'_> {
         }
         if decision.from_future {
             self.metrics.from_future();
-            if self.is_news(&format!("future {}", resource.id)) {
+            let ahead = |report: Timestamp| report.duration_since(now);
+            let ahead = resource.status.last_updated.max(resource.status.last_transition).map(ahead);
+            self.cycle.skew = self.cycle.skew.max(ahead.unwrap_or_default());
+            if self.notices.is_news(Kind::FromFuture, &resource.id) {
                 let report = self.config.rules.policy.report(&resource.status);
                 warn!(id = %resource.id, ?report,
                     "report time in the future, going by our own events until it has passed; check the adapters' clocks");
@@ -433,7 +480,7 @@ impl Walk<'_> {
             Ok(value) => value,
             Err(error) => {
                 self.metrics.unreadable();
-                if self.is_news(&format!("value {}", resource.id)) {
+                if self.notices.is_news(Kind::Unreadable, &resource.id) {
                     warn!(id = %resource.id, %error, "skipping a resource that cannot be read");
                 }
                 return None;
@@ -442,38 +489,30 @@ impl Walk<'_> {
         let built = self.config.payload.build(&value);
         self.metrics.fields(built.missing.len(), built.errors.len());
         for missing in &built.missing {
-            if self.is_news(&format!("missing {}", missing.field)) {
+            if self.notices.is_news(Kind::MissingField, &missing.field) {
                 warn!(field = %missing.field, path = missing.path, id = %resource.id, "a field of message_data is missing, sending an empty string");
             }
         }
         for failed in &built.errors {
-            if self.is_news(&format!("failed {}", failed.field)) {
+            if self.notices.is_news(Kind::FailedField, &failed.field) {
                 warn!(field = %failed.field, id = %resource.id, error = %failed.source,
                     "a field of message_data failed, sending an empty string");
             }
         }
-        let traceparent = telemetry::traceparent();
         let resource_type = &self.config.api.resource_type;
-        let event = event::reconcile(resource, decision, built.data, resource_type, traceparent, now);
+        let event = event::reconcile(resource, decision, built.data, resource_type, now);
         let id = resource.id.clone().into_owned();
-        Some(Due { event, about: About { reason: decision.reason, id, generation: resource.generation, silent } })
+        let changed = self.first_of_spec(item, decision);
+        let about = About { reason: decision.reason, id, generation: resource.generation, silent, changed };
+        Some(Due { event, about })
     }
 
-    fn is_news(&mut self, notice: &str) -> bool {
-        self.notices.is_news(notice)
-    }
-}
-
-/// The notices that were given, as their hashes: they name what the API wrote, which may be of any length.
-#[derive(Default)]
-struct Notices {
-    given: HashSet<u64>,
-    hasher: RandomState,
-}
-
-impl Notices {
-    fn is_news(&mut self, notice: &str) -> bool {
-        self.given.len() < MAX_NOTICES && self.given.insert(self.hasher.hash_one(notice))
+    /// When the spec was changed that this event is the first of, if this process saw it happen.
+    fn first_of_spec(&self, item: &str, decision: &Decision) -> Option<Timestamp> {
+        let first = decision.reason == Reason::GenerationChanged && decision.since.is_none();
+        // The API projects times to the second.
+        let started = self.started - SignedDuration::from_secs(1);
+        first.then(|| parse_updated(item)).flatten().filter(|changed| *changed >= started)
     }
 }
 
@@ -492,20 +531,5 @@ impl Skipped {
                 metrics.skipped(reason, ready, self.0[reason as usize][usize::from(ready)]);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_notice_is_news_once_and_there_are_only_so_many() {
-        let mut notices = Notices::default();
-        assert!(notices.is_news("a") && !notices.is_news("a") && notices.is_news("b"));
-        for index in 2..MAX_NOTICES {
-            assert!(notices.is_news(&index.to_string()));
-        }
-        assert!(!notices.is_news("one more"));
     }
 }

@@ -21,7 +21,13 @@ pub struct Broker {
 impl Broker {
     /// Starts a node and waits until it takes connections.
     pub async fn start() -> Self {
+        Self::start_with("").await
+    }
+
+    /// The same, with these lines added to its `rabbitmq.conf`.
+    pub async fn start_with(conf: &str) -> Self {
         let dir = tempfile::tempdir().expect("make a directory for the broker");
+        std::fs::write(dir.path().join("extra.conf"), conf).expect("write the broker's configuration");
         let (port, dist_port, epmd_port) = (free_port(), free_port(), free_port());
         let epmd_args = ["-port", &epmd_port.to_string(), "-address", "127.0.0.1"];
         let epmd = Node::spawn(Path::new("epmd"), &epmd_args, &dir.path().join("epmd.log"));
@@ -56,6 +62,11 @@ impl Broker {
         if let Some(mut node) = self.node.take() {
             eventually(START, "RabbitMQ stops", async || node.exited().then_some(())).await;
         }
+    }
+
+    /// A port that is free, for what else the node shall listen on.
+    pub fn free_port() -> u16 {
+        free_port()
     }
 
     /// Starts the node again, same ports, same data, and waits until it takes connections.

@@ -16,3 +16,13 @@ pub async fn eventually<T>(deadline: Duration, what: &str, mut condition: impl A
         tokio::time::sleep(POLL).await;
     }
 }
+
+/// Takes `n` messages from `next`, and panics when it has no more.
+pub(crate) async fn take<T>(n: usize, mut next: impl AsyncFnMut() -> Option<T>) -> Vec<T> {
+    let mut messages = Vec::with_capacity(n);
+    while messages.len() < n {
+        let message = next().await;
+        messages.push(message.unwrap_or_else(|| panic!("{} of {n} messages came", messages.len())));
+    }
+    messages
+}

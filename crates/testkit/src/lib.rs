@@ -7,6 +7,7 @@
 #![expect(clippy::expect_used, clippy::panic, reason = "in a test, a helper that cannot work is the failure to report")]
 
 mod broker;
+mod collector;
 mod eventually;
 mod node;
 mod proxy;
@@ -16,13 +17,16 @@ mod receiver;
 mod services;
 
 pub use broker::Broker;
+pub use collector::{Collector, Span};
 pub use eventually::eventually;
 pub use node::Emulator;
 pub use proxy::{Mode, Proxy};
 pub use pubsub::Subscription;
 pub use rabbit::{Consumer, Message, Rabbit};
 pub use receiver::{Answer, Receiver, Request};
-pub use services::{amqp_url, install_crypto, missing, private_broker, private_emulator, pubsub_endpoint};
+pub use services::{
+    amqp_url, install_crypto, missing, private_broker, private_broker_with, private_emulator, pubsub_endpoint,
+};
 
 /// A name no other test uses, for exchanges, queues and topics: `prefix-<uuid>`.
 pub fn unique(prefix: &str) -> String {

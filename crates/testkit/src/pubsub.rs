@@ -8,6 +8,7 @@ use google_cloud_pubsub::client::{Subscriber, SubscriptionAdmin, TopicAdmin};
 use google_cloud_pubsub::model::Message;
 use google_cloud_pubsub::subscriber::MessageStream;
 
+use crate::eventually::take;
 use crate::install_crypto;
 
 const STEP: Duration = Duration::from_secs(30);
@@ -50,12 +51,7 @@ impl Subscription {
 
     /// Takes `n` messages, and panics when the next one does not come within 30 seconds.
     pub async fn take(&mut self, n: usize) -> Vec<Message> {
-        let mut messages = Vec::with_capacity(n);
-        while messages.len() < n {
-            let message = self.next(STEP).await;
-            messages.push(message.unwrap_or_else(|| panic!("{} of {n} messages came", messages.len())));
-        }
-        messages
+        take(n, async || self.next(STEP).await).await
     }
 
     /// Takes what comes until nothing has come for `quiet`, by the id in `_watermill_message_uuid`.

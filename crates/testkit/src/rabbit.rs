@@ -11,6 +11,7 @@ use lapin::options::{
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
 
+use crate::eventually::take;
 use crate::install_crypto;
 
 /// How long one step against the broker may take before the test fails.
@@ -144,12 +145,7 @@ impl Consumer {
 
     /// Takes `n` messages, and panics when the next one does not come within 30 seconds.
     pub async fn take(&mut self, n: usize) -> Vec<Message> {
-        let mut messages = Vec::with_capacity(n);
-        while messages.len() < n {
-            let message = self.next(STEP).await;
-            messages.push(message.unwrap_or_else(|| panic!("{} of {n} messages came", messages.len())));
-        }
-        messages
+        take(n, async || self.next(STEP).await).await
     }
 
     /// Deletes the queue with what is in it; durable ones would stay on a shared broker.

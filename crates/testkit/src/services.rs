@@ -20,8 +20,7 @@ const PROBE: Duration = Duration::from_secs(1);
 /// The AMQP URL of a running RabbitMQ: `WATCHFIRE_TEST_AMQP_URL`, else the default port of this machine.
 pub fn amqp_url(test: &str) -> Option<String> {
     install_crypto();
-    let url = std::env::var("WATCHFIRE_TEST_AMQP_URL").ok().filter(|url| !url.is_empty());
-    let found = url.or_else(|| listens(5672).then(|| "amqp://guest:guest@127.0.0.1:5672/%2f".to_owned()));
+    let found = running("WATCHFIRE_TEST_AMQP_URL", 5672, "amqp://guest:guest@127.0.0.1:5672/%2f");
     if found.is_none() {
         missing(test, "RabbitMQ", "run `testbed/up rabbitmq`, or set WATCHFIRE_TEST_AMQP_URL");
     }
@@ -31,8 +30,7 @@ pub fn amqp_url(test: &str) -> Option<String> {
 /// `host:port` of a running Pub/Sub emulator: `PUBSUB_EMULATOR_HOST`, else its default port on this machine.
 pub fn pubsub_endpoint(test: &str) -> Option<String> {
     install_crypto();
-    let host = std::env::var("PUBSUB_EMULATOR_HOST").ok().filter(|host| !host.is_empty());
-    let found = host.or_else(|| listens(8085).then(|| "127.0.0.1:8085".to_owned()));
+    let found = running("PUBSUB_EMULATOR_HOST", 8085, "127.0.0.1:8085");
     if found.is_none() {
         missing(test, "Pub/Sub emulator", "run `testbed/up pubsub`, or set PUBSUB_EMULATOR_HOST");
     }
@@ -41,12 +39,17 @@ pub fn pubsub_endpoint(test: &str) -> Option<String> {
 
 /// Starts a RabbitMQ of the test's own, to stop, kill and restart.
 pub async fn private_broker(test: &str) -> Option<Broker> {
+    private_broker_with(test, "").await
+}
+
+/// The same, with these lines added to its `rabbitmq.conf`.
+pub async fn private_broker_with(test: &str, conf: &str) -> Option<Broker> {
     install_crypto();
     if !on_path("rabbitmq-server") {
         missing(test, "rabbitmq-server", "`apt-get install rabbitmq-server`, or run `testbed/up rabbitmq` as root");
         return None;
     }
-    Some(Broker::start().await)
+    Some(Broker::start_with(conf).await)
 }
 
 /// Starts a Pub/Sub emulator of the test's own, to stop, kill and restart.
@@ -78,6 +81,12 @@ pub fn missing(test: &str, service: &str, how: &str) {
         let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
         writeln!(file.expect("open the file that WATCHFIRE_TEST_SKIPS names"), "{line}").expect("append a skip");
     }
+}
+
+/// What the variable names, else the default where something listens.
+fn running(variable: &str, port: u16, default: &str) -> Option<String> {
+    let named = std::env::var(variable).ok().filter(|value| !value.is_empty());
+    named.or_else(|| listens(port).then(|| default.to_owned()))
 }
 
 fn listens(port: u16) -> bool {

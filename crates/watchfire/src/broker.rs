@@ -9,6 +9,7 @@ use watchfire_delivery::embedded::{self, Embedded};
 use watchfire_delivery::metrics::Metrics;
 use watchfire_delivery::sink::pubsub::PubSub;
 use watchfire_delivery::sink::rabbitmq::RabbitMq;
+use watchfire_runtime::health::Health;
 use watchfire_runtime::tasks::{Stage, Tasks};
 use watchfire_sentinel::config::broker::BrokerConfig;
 
@@ -21,13 +22,18 @@ pub(crate) struct Broker {
 
 /// Opens the broker. The real ones connect with the first event; the embedded one opens its store here, and its
 /// deliveries become tasks of this process.
-pub(crate) async fn open(config: BrokerConfig, metrics: &Metrics, tasks: &mut Tasks) -> anyhow::Result<Broker> {
+pub(crate) async fn open(
+    config: BrokerConfig,
+    metrics: &Metrics,
+    health: &Health,
+    tasks: &mut Tasks,
+) -> anyhow::Result<Broker> {
     let topic = config.topic().to_owned();
     let sink: Arc<dyn EventSink> = match config {
         BrokerConfig::RabbitMq(rabbitmq) => Arc::new(RabbitMq::new(rabbitmq)),
         BrokerConfig::PubSub(pubsub) => Arc::new(PubSub::new(pubsub)),
         BrokerConfig::Http { subscribers, store } => {
-            let opened = Embedded::open(embedded::Config::new(store, subscribers), metrics).await;
+            let opened = Embedded::open(embedded::Config::new(store, subscribers), metrics, health).await;
             let (embedded, work) = opened.context("open the embedded broker")?;
             for worker in work.workers {
                 tasks.essential_at(Stage::Workers, "broker-delivery", worker.run(tasks.stage_token(Stage::Workers)));

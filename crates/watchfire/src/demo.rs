@@ -82,12 +82,12 @@ async fn play(args: &DemoArgs) -> Result<(), Failure> {
     delivery.register(&mut registry);
     let folder = tempfile::tempdir().context("make a folder for the embedded broker's store")?;
     let config = BrokerConfig::new(folder.path().join("broker.db"), subscribers);
-    let (broker, work) = Embedded::open(config, &delivery).await.context("open the embedded broker")?;
+    let health = Health::new();
+    let (broker, work) = Embedded::open(config, &delivery, &health).await.context("open the embedded broker")?;
     let (sender, published) = mpsc::channel(TAPPED);
     let sink: Arc<dyn EventSink> = Arc::new(Tap::new(Arc::new(broker), sender));
 
     let families = Families::register(&mut registry);
-    let health = Health::new();
     let mut tasks = Tasks::new();
     tasks.listen().context("start the demo")?;
     let token = tasks.token();

@@ -50,7 +50,7 @@ async fn serve(args: &SentinelArgs) -> Result<(), Failure> {
     };
     let admin = Admin::bind(addresses, health.clone(), registry).await.context("start the admin server")?;
 
-    let sink = broker::open(broker, &delivery, &mut tasks).await?;
+    let sink = broker::open(broker, &delivery, &health, &mut tasks).await?;
     let shard = shard(&sentinel);
     info!(
         resource_type = shard.resource_type,
@@ -66,7 +66,9 @@ async fn serve(args: &SentinelArgs) -> Result<(), Failure> {
     );
     let measured = families.of(&shard, sink.sink.kind(), sink.topic);
     health.service("sentinel", format!("{} ({})", shard.resource_type, shard.resource_selector));
+    let traced = env.get("HYPERFLEET_TRACE_RESOURCES").unwrap_or_default().parse().unwrap_or_default();
     let sentinel = Sentinel::new(sentinel, sink.sink, measured, &health).context("make the API client")?;
+    let sentinel = sentinel.trace_resources(traced);
     tasks.essential("sentinel", sentinel.run(tasks.token()));
     tasks.essential_at(Stage::Admin, "admin", admin.run(tasks.stage_token(Stage::Admin)));
     tasks.drain(health);

@@ -34,7 +34,7 @@ struct Running {
 
 impl Running {
     async fn start(config: Config) -> Self {
-        let (broker, tasks) = Embedded::open(config, &Metrics::default()).await.unwrap();
+        let (broker, tasks) = Embedded::open(config, &Metrics::default(), &Health::new()).await.unwrap();
         Self::run(broker, tasks)
     }
 
@@ -131,11 +131,40 @@ async fn ok_means_stored_while_a_subscriber_is_down() {
 }
 
 #[tokio::test]
+async fn a_queue_does_not_grow_with_events_that_supersede_each_other() {
+    let up = Arc::new(AtomicBool::new(false));
+    let answer = Arc::clone(&up);
+    let receiver = Receiver::start(move |_| {
+        let up = answer.load(Ordering::SeqCst);
+        async move { if up { StatusCode::OK } else { StatusCode::BAD_GATEWAY } }
+    })
+    .await;
+    let folder = TempDir::new().unwrap();
+    let running = Running::start(config(&folder, vec![subscriber("a", &receiver)])).await;
+    for round in 0..20 {
+        let about = |resource: usize| event(&format!("{round}-{resource}"), "").superseding(resource.to_string());
+        let events: Vec<_> = (0..10).map(about).collect();
+        assert!(running.broker.publish_all(&events).await.iter().all(Result::is_ok));
+    }
+    let id = running.broker.sinks[0];
+    let pending = async || running.broker.store().read(move |c| outbox::stats(c, id)).await.unwrap().pending;
+    assert!((10..=20).contains(&pending().await), "{} wait for 10 resources", pending().await);
+    let tried = receiver.count();
+    up.store(true, Ordering::SeqCst);
+    eventually("nothing waits", async || pending().await == 0).await;
+    let came: BTreeSet<_> = receiver.ids().split_off(tried).into_iter().collect();
+    assert!((0..10).all(|resource| came.contains(&format!("19-{resource}"))), "{came:?}");
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn what_is_published_again_is_delivered_again_once_it_was_delivered() {
     let receiver = Receiver::start(|_| async {}).await;
     let folder = TempDir::new().unwrap();
     let (broker, tasks) =
-        Embedded::open(config(&folder, vec![subscriber("a", &receiver)]), &Metrics::default()).await.unwrap();
+        Embedded::open(config(&folder, vec![subscriber("a", &receiver)]), &Metrics::default(), &Health::new())
+            .await
+            .unwrap();
     for _ in 0..3 {
         broker.publish_all(&[event("1", "x")]).await.remove(0).unwrap();
     }
@@ -207,7 +236,7 @@ async fn a_full_volume_refuses_events_and_goes_on_delivering() {
     let receiver = Receiver::start(|_| async {}).await;
     let folder = TempDir::new().unwrap();
     let config = config(&folder, vec![subscriber("a", &receiver)]);
-    let (broker, _not_run) = Embedded::open(config.clone(), &Metrics::default()).await.unwrap();
+    let (broker, _not_run) = Embedded::open(config.clone(), &Metrics::default(), &Health::new()).await.unwrap();
     broker.publish_all(&[event("1", "x")]).await.remove(0).unwrap();
     broker.store().close().await;
     let running = Running::start(Config { floor: u64::MAX, ..config }).await;
@@ -216,6 +245,31 @@ async fn a_full_volume_refuses_events_and_goes_on_delivering() {
     assert!(watchfire_runtime::chain(&error).contains("bytes are free on the store's volume"));
     assert!(running.broker.check().await.is_err());
     eventually("the first is delivered", async || receiver.ids() == ["1"]).await;
+    running.stop().await;
+}
+
+/// What is stored in a file that nobody will open again is not stored.
+#[tokio::test]
+async fn a_store_file_that_is_deleted_or_replaced_refuses_events_and_says_what_to_do() {
+    let receiver = Receiver::start(|_| async {}).await;
+    let folder = TempDir::new().unwrap();
+    let running = Running::start(config(&folder, vec![subscriber("a", &receiver)])).await;
+    running.publish(0..1).await;
+    let (path, aside) = (running.broker.store().path().to_owned(), folder.path().join("aside.db"));
+    fs::rename(&path, &aside).unwrap();
+    for replaced in [false, true] {
+        if replaced {
+            fs::copy(&aside, &path).unwrap();
+        }
+        let published = running.broker.publish_all(&[event("9", "x")]).await.remove(0);
+        for error in [published.unwrap_err(), running.broker.check().await.unwrap_err()] {
+            let told = watchfire_runtime::chain(&error);
+            assert!(told.contains("its file was deleted or replaced") && error.hint().contains("restart"), "{told}");
+        }
+    }
+    fs::rename(&aside, &path).unwrap();
+    running.broker.check().await.unwrap();
+    running.publish(1..2).await;
     running.stop().await;
 }
 
@@ -248,7 +302,7 @@ async fn what_was_delivered_is_removed_after_a_while() {
 #[tokio::test]
 async fn a_broker_without_subscribers_does_not_start() {
     let folder = TempDir::new().unwrap();
-    let error = Embedded::open(config(&folder, Vec::new()), &Metrics::default()).await.err().unwrap();
+    let error = Embedded::open(config(&folder, Vec::new()), &Metrics::default(), &Health::new()).await.err().unwrap();
     assert!(matches!(error, Error::NoSubscribers));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
@@ -262,7 +316,7 @@ async fn child_that_publishes_until_it_is_killed() {
     let Ok(path) = std::env::var(CHILD) else { return };
     let nobody = Subscriber { name: "a".into(), url: "http://127.0.0.1:9/".parse().unwrap() };
     let config = Config::new(PathBuf::from(path).join("broker.db"), vec![nobody]);
-    let (broker, _not_run) = Embedded::open(config, &Metrics::default()).await.unwrap();
+    let (broker, _not_run) = Embedded::open(config, &Metrics::default(), &Health::new()).await.unwrap();
     for id in 0.. {
         broker.publish_all(&[event(&id.to_string(), "x")]).await.remove(0).unwrap();
         println!("stored {id}");
@@ -309,7 +363,9 @@ async fn draining_50_000() {
     let receiver = Receiver::start(|_| async {}).await;
     let folder = TempDir::new().unwrap();
     let (broker, tasks) =
-        Embedded::open(config(&folder, vec![subscriber("a", &receiver)]), &Metrics::default()).await.unwrap();
+        Embedded::open(config(&folder, vec![subscriber("a", &receiver)]), &Metrics::default(), &Health::new())
+            .await
+            .unwrap();
     let events: Vec<_> = (0..50_000).map(|id| event(&id.to_string(), &format!("s{}", id % 5_000))).collect();
     let started = std::time::Instant::now();
     assert!(broker.publish_all(&events).await.iter().all(Result::is_ok));

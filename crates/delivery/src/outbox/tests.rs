@@ -93,6 +93,38 @@ fn a_retry_holds_up_its_own_subject_only() {
 }
 
 #[test]
+fn an_event_that_supersedes_takes_the_place_of_those_that_wait_and_not_of_one_under_way() {
+    let c = outbox();
+    let [a, b] = ["a", "b"].map(|name| register(&c, name).unwrap());
+    let latest = |id: &str, subject: &str| {
+        let event = event(id, "").superseding(subject);
+        append(&Tx::over(&c), &event, &[a], Repeat::Redeliver, at(0)).unwrap()
+    };
+    put(&c, "0", "x", &[b]);
+    put(&c, "1", "y", &[a]);
+    put(&c, "2", "y", &[a]);
+    for id in ["3", "4", "5"] {
+        assert_eq!(latest(id, "x"), Appended::Queued);
+    }
+    let states = || -> BTreeMap<_, _> {
+        let all = list(&c, &Filter { limit: 100, ..Filter::default() }).unwrap();
+        all.into_iter().map(|entry| (entry.id, entry.state)).collect()
+    };
+    assert_eq!((states()["3"], states()["4"], states()["5"]), (State::Pending, State::Discarded, State::Pending));
+    assert_eq!(due(&c, a, 0), ["1", "3"], "3 may be under way");
+    // It waits for its next attempt: what there is to tell is told by the next event.
+    mark(&c, "3", &retry_at(60));
+    latest("6", "x");
+    assert_eq!((states()["3"], states()["5"]), (State::Discarded, State::Discarded));
+    assert_eq!(due(&c, a, 0), ["1", "6"]);
+    assert_eq!(due(&c, b, 0), ["0"]);
+    // The same one again is the same one still, until it was settled.
+    assert_eq!(latest("6", "x"), Appended::Known);
+    assert_eq!((latest("3", "x"), states()["3"]), (Appended::Queued, State::Pending));
+    assert_eq!((states()["1"], states()["2"]), (State::Pending, State::Pending), "these supersede nothing");
+}
+
+#[test]
 fn postponing_does_not_count_as_an_attempt() {
     let c = outbox();
     let sink = register(&c, "a").unwrap();

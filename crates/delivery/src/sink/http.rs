@@ -11,10 +11,11 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Method, header};
-use reqwest::{Client, Response};
-use secrecy::{ExposeSecret, SecretString};
+use reqwest::{Client, RequestBuilder, Response};
+use secrecy::ExposeSecret;
+use tokio::time::{Instant, timeout};
 use url::Url;
-use watchfire_runtime::{chain, clock};
+use watchfire_runtime::{SecretSource, chain, clock};
 
 use crate::event::{CloudEvent, STRUCTURED};
 use crate::retry;
@@ -46,8 +47,8 @@ pub struct Config {
     pub timeout: Duration,
     /// Requests of one window that are under way at the same time.
     pub concurrency: NonZeroUsize,
-    /// Sent as a bearer token.
-    pub token: Option<SecretString>,
+    /// Sent as a bearer token; asked for with each request, so that a rotated one is used at once.
+    pub token: Option<SecretSource>,
     /// Sent with every request.
     pub headers: HeaderMap,
 }
@@ -85,6 +86,7 @@ pub struct Http {
     mode: Mode,
     timeout: Duration,
     concurrency: NonZeroUsize,
+    token: Option<SecretSource>,
     headers: HeaderMap,
 }
 
@@ -99,19 +101,12 @@ impl Http {
     ///
     /// Fails if the URL or the token cannot be used.
     pub fn new(config: Config) -> Result<Self, Error> {
-        let Config { url, mode, timeout, concurrency, token, mut headers } = config;
+        let Config { url, mode, timeout, concurrency, token, headers } = config;
         let target = redacted(&url);
         let misconfigured =
             |detail: &str, hint| Error::Misconfigured { target: target.clone(), detail: detail.to_owned(), hint };
         if !matches!(url.scheme(), "http" | "https") {
             return Err(misconfigured("its scheme is neither http nor https", "write the URL as https://host/path"));
-        }
-        if let Some(token) = token {
-            let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose_secret())).map_err(|_| {
-                misconfigured("its token has characters that a header cannot carry", "check the token for line breaks")
-            })?;
-            value.set_sensitive(true);
-            headers.insert(header::AUTHORIZATION, value);
         }
         // The client panics without a provider. Whoever started the process has normally installed this same one;
         // an error means exactly that.
@@ -123,22 +118,54 @@ impl Http {
             .user_agent(concat!("watchfire/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| misconfigured(&chain(&error), "check the TLS setup of this host"))?;
-        Ok(Self { client, url, target, mode, timeout, concurrency, headers })
+        let sink = Self { client, url, target, mode, timeout, concurrency, token, headers };
+        // Only to learn that one can be made.
+        drop(sink.request(Method::HEAD)?);
+        Ok(sink)
+    }
+
+    /// A request with what every one carries, and the token as it is at this moment.
+    fn request(&self, method: Method) -> Result<RequestBuilder, Error> {
+        let mut headers = self.headers.clone();
+        if let Some(token) = &self.token {
+            let target = || self.target.clone();
+            let token = token.current().map_err(|source| Error::Denied { target: target(), source: source.into() })?;
+            let value = HeaderValue::from_str(&format!("Bearer {}", token.expose_secret()));
+            let mut value = value.map_err(|_| Error::Misconfigured {
+                target: target(),
+                detail: "its token has characters that a header cannot carry".to_owned(),
+                hint: "check the token for line breaks",
+            })?;
+            value.set_sensitive(true);
+            headers.insert(header::AUTHORIZATION, value);
+        }
+        Ok(self.client.request(method, self.url.clone()).headers(headers))
     }
 
     async fn post(&self, event: &CloudEvent) -> Result<(), Error> {
-        let mut request = self.client.request(Method::POST, self.url.clone()).headers(self.headers.clone());
-        request = match self.mode {
+        let request = self.request(Method::POST)?;
+        let request = match self.mode {
             Mode::Structured => request.header(header::CONTENT_TYPE, STRUCTURED).body(event.body().clone()),
             Mode::Binary => request.headers(event.binary_headers()).body(event.data().get().to_owned()),
         };
         self.answer(request).await
     }
 
-    async fn post_in_window(&self, event: &CloudEvent, unanswered: Arc<AtomicUsize>) -> Result<(), Error> {
+    async fn post_in_window(
+        &self,
+        event: &CloudEvent,
+        unanswered: Arc<AtomicUsize>,
+        end: Instant,
+    ) -> Result<(), Error> {
+        let not_sent = |why: &'static str| {
+            let source = Cause::from(format!("not sent, because {why}"));
+            Err(Error::Connect { target: self.target.clone(), source })
+        };
         if unanswered.load(Ordering::Relaxed) >= self.concurrency.get() {
-            let source = Cause::from("not sent, because the requests before it got no answer");
-            return Err(Error::Connect { target: self.target.clone(), source });
+            return not_sent("the requests before it got no answer");
+        }
+        if Instant::now() >= end {
+            return not_sent("those before it took all of the time that their window has");
         }
         let outcome = self.post(event).await;
         if let Err(Error::Connect { .. } | Error::Timeout { .. }) = outcome {
@@ -149,8 +176,8 @@ impl Http {
         outcome
     }
 
-    async fn answer(&self, request: reqwest::RequestBuilder) -> Result<(), Error> {
-        let response = match tokio::time::timeout(self.timeout, request.send()).await {
+    async fn answer(&self, request: RequestBuilder) -> Result<(), Error> {
+        let response = match timeout(self.timeout, request.send()).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) if error.is_timeout() => return Err(self.late()),
             Ok(Err(error)) => {
@@ -163,7 +190,7 @@ impl Http {
         let after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
         let retry_after = after.and_then(|value| retry::retry_after(value, clock::now()));
         // What the answer says is decided by its status; a body that does not come only costs the connection.
-        tokio::time::timeout(ANSWER_TIME.min(self.timeout), drain(response)).await.ok();
+        timeout(ANSWER_TIME.min(self.timeout), drain(response)).await.ok();
         if retry::is_delivered(status) {
             return Ok(());
         }
@@ -181,12 +208,13 @@ impl EventSink for Http {
     }
 
     /// Outcomes are in the order of the events. Once as many requests in a row as are under way at a time got no
-    /// answer, the rest of the window is not sent, so that a dead endpoint costs few timeouts and not one per event.
+    /// answer, the rest of the window is not sent, so that a dead endpoint costs few timeouts and not one per event. A
+    /// slow one gets requests for as long as one of them may take; what is left then is not sent either.
     fn publish_all<'a>(&'a self, events: &'a [CloudEvent]) -> BoxFuture<'a, Vec<Result<(), Error>>> {
         Box::pin(async move {
-            let unanswered = Arc::new(AtomicUsize::new(0));
+            let (unanswered, end) = (Arc::new(AtomicUsize::new(0)), Instant::now() + self.timeout);
             let posts: Vec<_> =
-                events.iter().map(|event| self.post_in_window(event, Arc::clone(&unanswered))).collect();
+                events.iter().map(|event| self.post_in_window(event, Arc::clone(&unanswered), end)).collect();
             futures_util::stream::iter(posts).buffered(self.concurrency.get()).collect().await
         })
     }
@@ -194,8 +222,7 @@ impl EventSink for Http {
     /// Asks with HEAD: an endpoint that answers anything but "not now" or "not you" is up.
     fn check(&self) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async move {
-            let request = self.client.request(Method::HEAD, self.url.clone()).headers(self.headers.clone());
-            match self.answer(request).await {
+            match self.answer(self.request(Method::HEAD)?).await {
                 Err(error @ Error::Status { status: 401 | 403 | 410 | 429 | 502 | 503 | 504, .. }) => Err(error),
                 Ok(()) | Err(Error::Status { .. }) => Ok(()),
                 Err(error) => Err(error),

@@ -10,7 +10,8 @@ mod config;
 mod link;
 
 use std::collections::HashSet;
-use std::sync::OnceLock;
+use std::sync::{Mutex as StdMutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -21,15 +22,17 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout_at};
 
 pub use self::config::{ExchangeType, ExchangeTypeError, RabbitMqConfig, Transport, UrlError};
-use self::link::{BLOCKED_POLL, Link, explain, refusal, short, timed_out};
+use self::link::{BLOCKED_POLL, Link, explain, refusal, short, size_limit, timed_out};
 use crate::event::CloudEvent;
 use crate::sink::{Error, EventSink};
 
 /// Messages in flight at most; more gains nothing (a window of 100 reaches 13,000/s, one of 1,000 18,000/s).
 const WINDOW: usize = 1_000;
 /// The broker closes the channel, and with it its neighbours' confirms, for a larger message: the default limit of
-/// RabbitMQ 4.
+/// RabbitMQ 4. One that is configured lower is learnt from the first refusal.
 const MAX_BODY: usize = 16 << 20;
+/// How long a limit that was learnt is believed: one that was raised since costs one refused window to learn.
+const LIMIT_HOLDS: Duration = Duration::from_mins(10);
 /// A `message_id` is an AMQP short string.
 const MAX_ID: usize = 255;
 /// All headers travel in one frame, and the broker closes the connection for a larger one: half of its default, 128 KiB.
@@ -43,6 +46,8 @@ pub struct RabbitMq {
     config: RabbitMqConfig,
     // Held while a window is in flight: one channel confirms one window at a time.
     link: Mutex<Option<Link>>,
+    /// The largest body that the broker takes, as it said when it refused one, and when it did.
+    limit: StdMutex<Option<(usize, Instant)>>,
 }
 
 impl std::fmt::Debug for RabbitMq {
@@ -54,7 +59,7 @@ impl std::fmt::Debug for RabbitMq {
 impl RabbitMq {
     /// Makes a sink that connects when it is first used.
     pub fn new(config: RabbitMqConfig) -> Self {
-        Self { config, link: Mutex::new(None) }
+        Self { config, link: Mutex::new(None), limit: StdMutex::new(None) }
     }
 
     /// Leaves a usable link in `slot`, connecting once if there is none.
@@ -96,6 +101,11 @@ impl RabbitMq {
         link.channel.basic_publish(exchange, key, options, event.body(), properties(event)?).await?.await
     }
 
+    fn max_body(&self) -> usize {
+        let limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner);
+        limit.filter(|(_, learnt)| learnt.elapsed() < LIMIT_HOLDS).map_or(MAX_BODY, |(limit, _)| limit.min(MAX_BODY))
+    }
+
     /// Why the event cannot be sent at all, if so.
     fn oversized(&self, event: &CloudEvent) -> Option<Error> {
         let (id, body) = (event.id().len(), event.body().len());
@@ -103,7 +113,7 @@ impl RabbitMq {
         let headers = event.attribute_pairs().map(|(name, value)| name.len() + value.len()).sum();
         too_large(format!("the message_id of {}", self.config.target()), id, MAX_ID)
             .or_else(|| too_large(format!("the headers of {}", self.config.target()), headers, MAX_HEADERS))
-            .or_else(|| too_large(self.config.target(), body, MAX_BODY))
+            .or_else(|| too_large(self.config.target(), body, self.max_body()))
     }
 
     /// Turns what the confirms said into what happened to each event.
@@ -116,12 +126,17 @@ impl RabbitMq {
         // When the broker closes the channel, one event learns why and the others that it is closed.
         let refused = outcomes.iter().flatten().filter_map(|outcome| outcome.as_ref().err());
         let cause = refused.clone().find(|error| refusal(error).is_some()).cloned();
+        if let Some(limit) = cause.as_ref().and_then(size_limit) {
+            *self.limit.lock().unwrap_or_else(PoisonError::into_inner) = Some((limit, Instant::now()));
+        }
 
         let settle_one = |(event, outcome): (&CloudEvent, Option<Outcome>)| {
             let target = self.config.target();
             match outcome {
                 None => Err(explain(&self.config, timed_out())),
-                Some(Err(error)) => Err(explain(&self.config, cause.clone().unwrap_or(error))),
+                Some(Err(error)) => {
+                    Err(self.oversized(event).unwrap_or_else(|| explain(&self.config, cause.clone().unwrap_or(error))))
+                }
                 Some(Ok(_)) if returned.contains(event.id()) => {
                     Err(Error::Unroutable { target, routing_key: self.config.routing_key.clone() })
                 }

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ pub(super) struct Opened {
     pub(super) reader: Connection,
     pub(super) lock: File,
     pub(super) folder: PathBuf,
-    pub(super) moved_aside: Option<PathBuf>,
+    pub(super) identity: (u64, u64),
 }
 
 pub(super) fn open(path: &Path, modules: &[Module]) -> Result<Opened, Error> {
@@ -61,20 +61,21 @@ pub(super) fn open(path: &Path, modules: &[Module]) -> Result<Opened, Error> {
     };
     fs::create_dir_all(&folder).map_err(file("create folder", &folder))?;
     let lock = lock(path)?;
-    let (mut writer, moved_aside) = match open_writer(path, modules) {
+    let mut writer = match open_writer(path, modules) {
         Err(Error::Sqlite(error)) if is_damage(&error) => {
             let aside = move_aside(path)?;
             tracing::error!(
                 path = %path.display(), aside = %aside.display(), %error,
                 "store is damaged, moved aside and started empty: what it had not delivered is in that file"
             );
-            (open_writer(path, modules)?, Some(aside))
+            open_writer(path, modules)?
         }
-        other => (other?, None),
+        other => other?,
     };
     migrate(&mut writer, modules)?;
     let reader = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-    Ok(Opened { writer, reader, lock, folder, moved_aside })
+    let identity = identity(path).map_err(file("look at", path))?;
+    Ok(Opened { writer, reader, lock, folder, identity })
 }
 
 /// Opens the store for a command-line tool, which works beside the service: no lock, nothing created or changed.
@@ -220,6 +221,11 @@ fn migrate(connection: &mut Connection, modules: &[Module]) -> Result<(), Error>
         transaction.execute(sql, (module.name, known(module)))?;
     }
     transaction.commit().map_err(Error::from)
+}
+
+/// Tells the file at this path from any other: its device and its number there.
+pub(super) fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
 fn is_damage(error: &rusqlite::Error) -> bool {

@@ -8,6 +8,7 @@ use prometheus_client::registry::Registry;
 use rusqlite::Connection;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
+use watchfire_runtime::health::Status;
 
 use super::*;
 use crate::metrics::Metrics;
@@ -21,6 +22,7 @@ struct Setup {
     store: Store,
     id: SinkId,
     metrics: Metrics,
+    health: Health,
 }
 
 type Running = (CancellationToken, JoinHandle<Result<(), store::Error>>);
@@ -35,7 +37,7 @@ impl Setup {
         let options = Options { metrics: metrics.store.clone(), ..Options::default() };
         let store = Store::open(&folder.path().join("store.db"), &[outbox::MODULE], options).unwrap();
         let id = store.write(|tx| outbox::register(tx, "a")).await.unwrap();
-        Self { folder, store, id, metrics }
+        Self { folder, store, id, metrics, health: Health::new() }
     }
 
     async fn put(&self, events: impl IntoIterator<Item = CloudEvent>) {
@@ -52,7 +54,8 @@ impl Setup {
     }
 
     fn worker_to(&self, sink: Arc<dyn EventSink>, config: Config) -> Worker {
-        Worker::new("a".into(), self.store.clone(), self.id, sink, config, self.metrics.sink("a"))
+        let queue = Queue { name: "a".into(), id: self.id, store: self.store.clone() };
+        Worker::new(queue, sink, config, self.metrics.sink("a"), &self.health)
     }
 
     fn run(&self, receiver: &Receiver, config: Config) -> Running {
@@ -73,6 +76,11 @@ impl Setup {
 
     async fn delivered(&self, count: usize) {
         eventually("everything is delivered", async || self.count(State::Delivered).await == count).await;
+    }
+
+    /// What readiness says of the queue; empty when all is well.
+    fn told(&self) -> String {
+        self.health.readiness().checks["delivery_a"].message.clone()
     }
 
     fn metric(&self, line: &str) -> f64 {
@@ -339,6 +347,43 @@ async fn a_refusal_is_permanent_once_another_event_is_taken() {
     assert!(entry.reason.unwrap().ends_with("status 403"));
 }
 
+/// An event was refused with the old token, another one is taken with the new one: that says nothing about the first.
+#[tokio::test]
+async fn a_refusal_from_before_a_token_was_rotated_is_tried_again_and_not_buried() {
+    let valid = Arc::new(AtomicBool::new(false));
+    let answer = Arc::clone(&valid);
+    let receiver = Receiver::start(move |_| {
+        let valid = answer.load(Ordering::SeqCst);
+        async move { if valid { StatusCode::OK } else { StatusCode::UNAUTHORIZED } }
+    })
+    .await;
+    let setup = Setup::new().await;
+    setup.put([event("0", "x")]).await;
+    let patient = Backoff { initial: Duration::from_secs(1), ..Backoff::default() };
+    let running = setup.run(&receiver, Config { backoff: patient, ..quick() });
+    eventually("it is refused", async || setup.entry("0").await.reason.is_some()).await;
+    valid.store(true, Ordering::SeqCst);
+    setup.put([event("1", "y")]).await;
+    setup.delivered(2).await;
+    stop(running).await;
+}
+
+#[tokio::test]
+async fn a_lone_refused_event_waits_longer_each_time() {
+    let receiver = Receiver::start(|_| async { StatusCode::FORBIDDEN }).await;
+    let setup = Setup::new().await;
+    setup.put([event("0", "x")]).await;
+    let doubling = Backoff { initial: Duration::from_millis(20), jitter: 0.0, ..Backoff::default() };
+    let running = setup.run(&receiver, Config { backoff: doubling, ..quick() });
+    let wait = |entry: Entry| entry.next_attempt.duration_since(entry.changed).as_millis();
+    for attempt in 1..=5 {
+        eventually("it is refused again", async || wait(setup.entry("0").await) >= 10 << attempt).await;
+        assert!(receiver.count() >= attempt, "{} requests for {attempt} waits", receiver.count());
+    }
+    stop(running).await;
+    assert_eq!(setup.entry("0").await.attempts, 0);
+}
+
 #[tokio::test]
 async fn gone_pauses_the_sink_over_restarts_until_it_is_resumed() {
     let gone = Arc::new(AtomicBool::new(true));
@@ -355,6 +400,8 @@ async fn gone_pauses_the_sink_over_restarts_until_it_is_resumed() {
     let paused = async || setup.store.read(move |c| outbox::paused(c, id)).await.unwrap();
     eventually("it pauses", async || paused().await.is_some()).await;
     assert!(paused().await.unwrap().ends_with("status 410"));
+    let told = setup.told();
+    assert!(told.contains("status 410") && told.contains("watchfire outbox resume a"), "{told}");
     stop(running).await;
 
     gone.store(false, Ordering::SeqCst);
@@ -364,6 +411,7 @@ async fn gone_pauses_the_sink_over_restarts_until_it_is_resumed() {
     assert_eq!(setup.count(State::Pending).await, 10);
     setup.store.write(move |tx| outbox::resume(tx, id)).await.unwrap();
     setup.delivered(10).await;
+    assert_eq!(setup.told(), "");
     stop(running).await;
     assert!(setup.entries().await.iter().all(|entry| entry.attempts == 1));
 }
@@ -447,6 +495,49 @@ async fn tools_beside_the_service_are_noticed_by_the_poll() {
     eventually("it is tried again", async || receiver.seen().len() == 2).await;
     eventually("it is dead again", async || setup.count(State::Dead).await == 1).await;
     stop(running).await;
+}
+
+#[tokio::test]
+async fn tools_beside_the_service_are_noticed_without_the_poll() {
+    let receiver = Receiver::start(|_| async {}).await;
+    let setup = Setup::new().await;
+    let running = setup.run(&receiver, quick());
+    let tool = store::open_beside(setup.store.path(), &[outbox::MODULE]).unwrap();
+    outbox::pause(&tool, setup.id, "for a while", clock::now()).unwrap();
+    eventually("it pauses", async || setup.told().contains("for a while")).await;
+    setup.put([event("1", "x")]).await;
+    outbox::resume(&Tx::over(&tool), setup.id).unwrap();
+    setup.delivered(1).await;
+    stop(running).await;
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_be_read_is_told_counted_and_waited_for() {
+    let receiver = Receiver::start(|_| async {}).await;
+    let setup = Setup::new().await;
+    setup.put(many(3, 2)).await;
+    let tool = Connection::open(setup.store.path()).unwrap();
+    tool.execute_batch("ALTER TABLE sinks RENAME TO elsewhere").unwrap();
+    let running = setup.run(&receiver, quick());
+    let failures = || setup.metric(r#"outbox_store_failures_total{sink="a"}"#);
+    eventually("it is tried again", async || failures() > 1.5).await;
+    let told = setup.told();
+    assert!(told.contains("no such table: sinks") && told.contains("check the disk"), "{told}");
+    assert_eq!(setup.health.liveness().status, Status::Ok);
+    tool.execute_batch("ALTER TABLE elsewhere RENAME TO sinks").unwrap();
+    setup.delivered(6).await;
+    assert_eq!((setup.told().as_str(), receiver.count()), ("", 6));
+    stop(running).await;
+}
+
+#[tokio::test]
+async fn liveness_follows_the_loop() {
+    let receiver = Receiver::start(|_| async {}).await;
+    let setup = Setup::new().await;
+    let worker = setup.worker(&receiver, quick());
+    assert!(setup.health.liveness().checks.contains_key("delivery_a"));
+    drop(worker);
+    assert!(setup.health.liveness().checks.is_empty());
 }
 
 #[tokio::test]

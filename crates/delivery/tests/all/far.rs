@@ -16,6 +16,7 @@ use watchfire_delivery::sink::pubsub::{Endpoint, PubSub, PubSubConfig};
 use watchfire_delivery::sink::rabbitmq::{RabbitMq, RabbitMqConfig};
 use watchfire_delivery::sink::{Error, EventSink};
 use watchfire_delivery::{CloudEvent, sink};
+use watchfire_runtime::health::Health;
 use watchfire_testkit::{
     Answer, Consumer, Proxy, Rabbit, Receiver, Request, Subscription, amqp_url, eventually, install_crypto,
     pubsub_endpoint, unique,
@@ -253,7 +254,7 @@ pub(crate) async fn embedded(_test: &str, timeout: Duration) -> Option<Far> {
     let url = format!("http://{}/events", proxy.address()).parse().unwrap();
     let subscribers = vec![Subscriber { name: "adapter".to_owned(), url }];
     let config = embedded::Config { timeout, ..embedded::Config::new(directory.path().join("broker.db"), subscribers) };
-    let (sink, mut tasks) = Embedded::open(config, &Metrics::default()).await.unwrap();
+    let (sink, mut tasks) = Embedded::open(config, &Metrics::default(), &Health::new()).await.unwrap();
     let token = CancellationToken::new();
     tokio::spawn(tasks.workers.remove(0).run(token.clone()));
     let running = Running { _stop: token.drop_guard(), _directory: directory };

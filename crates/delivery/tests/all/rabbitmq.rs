@@ -7,9 +7,13 @@ use lapin::options::{ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOption
 use lapin::types::{AMQPValue, FieldTable};
 use secrecy::SecretString;
 use watchfire_delivery::CloudEvent;
+use watchfire_delivery::retry::Verdict;
 use watchfire_delivery::sink::rabbitmq::{ExchangeType, RabbitMq, RabbitMqConfig, Transport};
 use watchfire_delivery::sink::{Error, EventSink};
-use watchfire_testkit::{Broker, Mode, Proxy, Rabbit, amqp_url, eventually, private_broker, unique};
+use watchfire_runtime::SecretSource;
+use watchfire_testkit::{
+    Broker, Mode, Proxy, Rabbit, amqp_url, eventually, missing, private_broker, private_broker_with, unique,
+};
 
 use crate::far::{event, events};
 
@@ -67,7 +71,7 @@ async fn wrong_password_and_unknown_virtual_host_are_told_apart_and_show_no_pass
     let name = "wrong_password_and_unknown_virtual_host_are_told_apart_and_show_no_password";
     let Some(url) = amqp_url(name) else { return };
     let mut wrong = config(&url, &unique("denied"));
-    wrong.password = SecretString::from("hunter2");
+    wrong.password = SecretSource::literal("hunter2");
     let error = publish_one(&RabbitMq::new(wrong), "a").await.unwrap_err();
     assert_eq!(error.kind(), "denied");
     assert!(!format!("{error:?} {error}").contains("hunter2"), "{error:?}");
@@ -104,13 +108,49 @@ async fn a_user_who_may_not_create_the_exchange_can_still_publish_to_it() {
     broker.ctl(&["add_user", "writer", "secret"]).await;
     broker.ctl(&["set_permissions", "writer", "^$", ".*", "^$"]).await;
     let mut theirs = config(&broker.url(), "theirs");
-    (theirs.user, theirs.password) = ("writer".to_owned(), SecretString::from("secret"));
+    (theirs.user, theirs.password) = ("writer".to_owned(), SecretSource::literal("secret"));
     let sink = RabbitMq::new(theirs);
     let error = publish_one(&sink, "a").await.unwrap_err();
     assert_eq!(error.kind(), "denied", "{error:?}");
     let mut consumer = Rabbit::listen(&broker.url(), "theirs", "fanout", "").await;
     publish_one(&sink, "b").await.unwrap();
     consumer.take(1).await;
+}
+
+/// A password is rotated at the broker and in its file, in either order; the open connection outlives both.
+#[tokio::test]
+async fn a_rotated_password_is_used_by_the_next_connection() {
+    let Some(broker) = private_broker("a_rotated_password_is_used_by_the_next_connection").await else { return };
+    broker.ctl(&["add_user", "rotating", "first"]).await;
+    broker.ctl(&["set_permissions", "rotating", ".*", ".*", ".*"]).await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "first\n").unwrap();
+    let _consumer = Rabbit::listen(&broker.url(), "rotated", "fanout", "").await;
+    let proxy = Proxy::start(broker.address()).await;
+    let mut config = config(&format!("amqp://{}/%2f", proxy.address()), "rotated");
+    (config.user, config.password) = ("rotating".to_owned(), SecretSource::file(file.path()));
+    let sink = RabbitMq::new(config);
+    publish_one(&sink, "a").await.unwrap();
+
+    broker.ctl(&["change_password", "rotating", "second"]).await;
+    publish_one(&sink, "b").await.unwrap();
+    proxy.cut();
+    let denied = eventually(STEP, "the old password is refused", async || {
+        publish_one(&sink, "c").await.err().filter(|error| error.kind() == "denied")
+    });
+    assert!(!format!("{:?}", denied.await).contains("first"));
+    std::fs::write(file.path(), "second\n").unwrap();
+    publish_one(&sink, "c").await.unwrap();
+
+    std::fs::remove_file(file.path()).unwrap();
+    proxy.cut();
+    let gone = eventually(STEP, "the file is missed", async || {
+        publish_one(&sink, "d").await.err().filter(|error| error.kind() == "denied")
+    });
+    let told = watchfire_runtime::chain(&gone.await);
+    assert!(told.contains("read secret file") && told.contains(file.path().to_str().unwrap()), "{told}");
+    std::fs::write(file.path(), "second").unwrap();
+    publish_one(&sink, "d").await.unwrap();
 }
 
 /// The client library hands a returned message to any confirm of its channel; here the odd event is unroutable. A
@@ -201,6 +241,100 @@ async fn headers_that_fit_no_frame_are_a_refusal_of_that_event_and_not_of_its_ne
     assert_eq!(outcomes[1].as_ref().unwrap_err().kind(), "too_large");
     let ids = consumer.take(2).await.into_iter().map(|message| message.headers["_watermill_message_uuid"].clone());
     assert_eq!(ids.collect::<Vec<_>>(), ["a", "b"]);
+}
+
+fn large(id: &str, bytes: usize) -> CloudEvent {
+    let data = serde_json::value::RawValue::from_string(format!("\"{}\"", "x".repeat(bytes))).unwrap();
+    CloudEvent::new(event(id, 0).attributes().clone(), data)
+}
+
+/// The broker closes the channel over one event that is larger than it is configured to take.
+#[tokio::test]
+async fn an_event_larger_than_the_broker_is_configured_to_take_is_refused_alone() {
+    let name = "an_event_larger_than_the_broker_is_configured_to_take_is_refused_alone";
+    let Some(broker) = private_broker_with(name, "max_message_size = 20000\n").await else { return };
+    let mut consumer = Rabbit::listen(&broker.url(), "small", "fanout", "").await;
+    let sink = RabbitMq::new(config(&broker.url(), "small"));
+    let mut window = events("w", 20);
+    window.insert(10, large("large", 30_000));
+    // The first refusal tells the limit; whatever it took with it passes with the next attempt.
+    let first = sink.publish_all(&window).await;
+    assert_eq!(first[10].as_ref().unwrap_err().kind(), "too_large", "{:?}", first[10]);
+    for error in first.iter().enumerate().filter(|(i, _)| *i != 10).filter_map(|(_, outcome)| outcome.as_ref().err()) {
+        assert_eq!(error.verdict(), Verdict::Retry { after: None }, "{error:?}");
+    }
+    for (i, outcome) in sink.publish_all(&window).await.into_iter().enumerate() {
+        assert_eq!(outcome.is_ok(), i != 10, "event {i}: {outcome:?}");
+    }
+    let arrived = consumer.drain(Duration::from_millis(500)).await;
+    let ids: BTreeSet<_> = arrived.iter().map(|m| m.headers["_watermill_message_uuid"].as_str()).collect();
+    assert_eq!(ids.len(), 20);
+    assert!(!ids.contains("large"));
+}
+
+const TLS_CHILD: &str = "WATCHFIRE_TEST_TLS_URL";
+
+/// The other half of the next test: publishes to a broker whose authority `SSL_CERT_FILE` names.
+#[tokio::test]
+#[ignore = "runs as a child of a_broker_with_tls_is_published_to_if_its_authority_is_trusted"]
+async fn child_that_publishes_over_tls() {
+    let Ok(url) = std::env::var(TLS_CHILD) else { return };
+    watchfire_testkit::install_crypto();
+    publish_one(&RabbitMq::new(config(&url, "tls")), "over-tls").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_broker_with_tls_is_published_to_if_its_authority_is_trusted() {
+    let name = "a_broker_with_tls_is_published_to_if_its_authority_is_trusted";
+    let folder = tempfile::tempdir().unwrap();
+    let path = |file: &str| folder.path().join(file).to_str().unwrap().to_owned();
+    let Some(()) = certify(name, &path) else { return };
+    let port = Broker::free_port();
+    let conf = format!(
+        "listeners.ssl.1 = 127.0.0.1:{port}\nssl_options.cacertfile = {}\nssl_options.certfile = {}\n\
+         ssl_options.keyfile = {}\nssl_options.verify = verify_none\n",
+        path("ca.pem"),
+        path("broker.pem"),
+        path("broker.key"),
+    );
+    let Some(broker) = private_broker_with(name, &conf).await else { return };
+    let mut consumer = Rabbit::listen(&broker.url(), "tls", "fanout", "").await;
+    let url = format!("amqps://guest:guest@127.0.0.1:{port}/%2f");
+    let error = publish_one(&RabbitMq::new(config(&url, "tls")), "untrusted").await.unwrap_err();
+    assert_eq!(error.kind(), "connect", "{error:?}");
+
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "rabbitmq::child_that_publishes_over_tls", "--ignored"])
+        .envs([(TLS_CHILD, url.as_str()), ("SSL_CERT_FILE", path("ca.pem").as_str())])
+        .output();
+    let output = child.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert_eq!(consumer.take(1).await[0].headers["_watermill_message_uuid"], "over-tls");
+}
+
+/// Makes an authority, and with it a certificate for localhost.
+fn certify(test: &str, path: &impl Fn(&str) -> String) -> Option<()> {
+    std::fs::write(path("names"), "subjectAltName = DNS:localhost, IP:127.0.0.1\n").unwrap();
+    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+    for command in [
+        format!("req -x509 {key} -days 2 -subj /CN=test-authority -keyout {} -out {}", path("ca.key"), path("ca.pem")),
+        format!("req -new {key} -subj /CN=localhost -keyout {} -out {}", path("broker.key"), path("request")),
+        format!(
+            "x509 -req -days 2 -in {} -CA {} -CAkey {} -CAcreateserial -extfile {} -out {}",
+            path("request"),
+            path("ca.pem"),
+            path("ca.key"),
+            path("names"),
+            path("broker.pem")
+        ),
+    ] {
+        let Ok(output) = std::process::Command::new("openssl").args(command.split(' ')).output() else {
+            missing(test, "openssl", "`apt-get install openssl`");
+            return None;
+        };
+        assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Some(())
 }
 
 /// `kill -9` under load, three times: whatever was `Ok` is in the durable queue afterwards.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use prometheus_client::encoding::text::encode;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
 use crate::health::Status;
@@ -21,7 +21,9 @@ fn no_signals() -> Signals {
 }
 
 async fn run(tasks: Tasks) -> Result<(), TaskError> {
-    tasks.run_with(no_signals(), GRACE, |_| panic!("nothing was forced")).await
+    let running = tasks.run_with(no_signals(), GRACE, |_| panic!("nothing was forced"));
+    // Paused time goes on by itself, so that a run that never ends fails its test at once.
+    timeout(Duration::from_hours(1), running).await.expect("the run ends")
 }
 
 #[tokio::test(start_paused = true)]
@@ -199,6 +201,15 @@ async fn without_any_task_the_process_waits_for_a_signal() {
         result = stopped => result.unwrap(),
         () = signal => {}
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_part_is_at_work_beside_its_task_before_anybody_waits_for_it() {
+    let (sender, mut begun) = mpsc::channel(1);
+    let part = beside(async move { sender.send(tokio::task::try_id()).await });
+    let of_part = timeout(GRACE, begun.recv()).await.expect("it begins").unwrap();
+    assert_ne!(of_part, tokio::task::try_id());
+    part.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

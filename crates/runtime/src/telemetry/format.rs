@@ -3,6 +3,10 @@
 //! A field is rendered once, into the bytes that the line needs, and nothing is read back: a busy service writes tens
 //! of thousands of lines a second.
 
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
 use std::fmt;
 use std::io::Write as _;
 use std::ops::Range;
@@ -22,8 +26,15 @@ use super::{LogConfig, LogFormat};
 /// A stack of causes or a page of HTML in one field makes a log useless.
 const MAX_FIELD_BYTES: usize = 8 * 1024;
 
-/// What every line begins with; a field that is called like one of them keeps its value under a name of its own.
-const HEAD: [&str; 6] = ["timestamp", "level", "message", "component", "version", "hostname"];
+/// What every JSON line begins with, and the name under which a field that is called like it keeps its value.
+const HEAD: [(&str, &str); 6] = [
+    ("timestamp", "field_timestamp"),
+    ("level", "field_level"),
+    ("message", "field_message"),
+    ("component", "field_component"),
+    ("version", "field_version"),
+    ("hostname", "field_hostname"),
+];
 
 /// Writes the lines.
 pub(super) struct Lines<W> {
@@ -45,28 +56,31 @@ impl<W> Lines<W> {
         let timestamp = crate::clock::now();
         let level = event.metadata().level().as_str();
         let Self { component, version, hostname, .. } = self;
+        let message = fields.message.as_deref().unwrap_or_default();
         // Writing into memory has no way to fail.
         match self.format {
             LogFormat::Json => {
                 write!(line, r#"{{"timestamp":"{timestamp:.6}","level":""#).ok();
                 line.extend(level.bytes().map(|letter| letter.to_ascii_lowercase()));
                 line.push(b'"');
-                let head = [&fields.message, component, version, hostname];
-                for (name, value) in HEAD.iter().skip(2).zip(head) {
-                    json_name(&mut line, "", name);
+                let head: [&str; 4] = [message, component, version, hostname];
+                for ((name, _), value) in HEAD.iter().skip(2).zip(head) {
+                    json_name(&mut line, name);
                     json(&mut line, value);
                 }
                 for (name, value) in fields.iter() {
-                    json_name(&mut line, if HEAD.contains(&name) { "field_" } else { "" }, name);
+                    json_name(&mut line, name);
                     line.extend_from_slice(value);
                 }
                 line.push(b'}');
             }
             LogFormat::Text => {
                 write!(line, "{timestamp:.6} {level:<5} [{component}] [{version}] [{hostname}] ").ok();
-                line.extend_from_slice(one_line(&fields.message).as_bytes());
+                line.extend_from_slice(one_line(message).as_bytes());
                 for (name, value) in fields.iter() {
-                    write!(line, " {name}=").ok();
+                    line.push(b' ');
+                    word(&mut line, name);
+                    line.push(b'=');
                     line.extend_from_slice(value);
                 }
             }
@@ -83,7 +97,7 @@ where
 {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, ctx: Context<'_, S>) {
         let Some(span) = ctx.span(id) else { return };
-        let mut fields = Fields::new(self.format);
+        let mut fields = Fields::new(self.format, None);
         attributes.record(&mut fields);
         span.extensions_mut().insert(fields);
     }
@@ -96,7 +110,7 @@ where
     }
 
     fn on_event(&self, event: &Event<'_>, ctx: Context<'_, S>) {
-        let mut fields = Fields::new(self.format);
+        let mut fields = Fields::new(self.format, Some(String::new()));
         for span in ctx.event_scope(event).into_iter().flat_map(Scope::from_root) {
             if let Some(of_span) = span.extensions().get::<Fields>() {
                 fields.extend(of_span);
@@ -107,8 +121,8 @@ where
             let span = trace.span();
             let context = span.span_context();
             if context.is_valid() {
-                fields.set("trace_id", context.trace_id().to_string().as_str());
-                fields.set("span_id", context.span_id().to_string().as_str());
+                fields.put_text("trace_id", &context.trace_id().to_string());
+                fields.put_text("span_id", &context.span_id().to_string());
             }
         });
         // A standard output that nobody reads is no reason to stop, and there is nowhere else to say so.
@@ -119,97 +133,103 @@ where
 /// The fields of an event or a span, each as the bytes that stand in the line.
 struct Fields {
     format: LogFormat,
-    message: String,
-    names: Vec<(&'static str, Range<usize>)>,
+    /// What an event says. A span says nothing: its `message` is a field like any other.
+    message: Option<String>,
+    values: Vec<(&'static str, Range<usize>)>,
     rendered: Vec<u8>,
 }
 
 impl Fields {
-    fn new(format: LogFormat) -> Self {
-        Self { format, message: String::new(), names: Vec::with_capacity(8), rendered: Vec::with_capacity(256) }
+    fn new(format: LogFormat, message: Option<String>) -> Self {
+        Self { format, message, values: Vec::with_capacity(8), rendered: Vec::with_capacity(256) }
     }
 
     fn iter(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
-        self.names.iter().map(|(name, at)| (*name, self.rendered.get(at.clone()).unwrap_or_default()))
+        self.values.iter().map(|(name, at)| (*name, self.rendered.get(at.clone()).unwrap_or_default()))
     }
 
     fn extend(&mut self, other: &Self) {
         for (name, value) in other.iter() {
-            let start = self.rendered.len();
-            self.rendered.extend_from_slice(value);
-            self.name(name, start);
+            self.put(name, |rendered| rendered.extend_from_slice(value));
         }
     }
 
-    /// Names what was rendered since `start`; the last value of a name is the one that counts.
-    fn name(&mut self, name: &'static str, start: usize) {
-        let at = start..self.rendered.len();
-        match self.names.iter_mut().find(|(earlier, _)| *earlier == name) {
-            Some((_, earlier)) => *earlier = at,
-            None => self.names.push((name, at)),
-        }
-    }
-
-    fn set<V: Serialize + ?Sized>(&mut self, name: &'static str, value: &V) {
+    /// Renders a value; the last one of a name is the one that counts, in the place of the first.
+    fn put(&mut self, name: &'static str, render: impl FnOnce(&mut Vec<u8>)) {
         let start = self.rendered.len();
-        json(&mut self.rendered, value);
-        self.name(name, start);
+        render(&mut self.rendered);
+        let at = start..self.rendered.len();
+        let Some((_, earlier)) = self.values.iter_mut().find(|(known, _)| *known == name) else {
+            self.values.push((name, at));
+            return;
+        };
+        // The bytes of the earlier one go: a span may live as long as the process, and record a field again and again.
+        let gone = std::mem::replace(earlier, at);
+        self.rendered.drain(gone.clone());
+        for (_, at) in self.values.iter_mut().filter(|(_, at)| at.start >= gone.end) {
+            *at = at.start - gone.len()..at.end - gone.len();
+        }
     }
 
-    fn set_text(&mut self, field: &Field, text: &str) {
-        let cut;
-        let text = if text.len() > MAX_FIELD_BYTES {
-            let end = text.floor_char_boundary(MAX_FIELD_BYTES);
-            cut = format!("{}... ({} bytes)", text.get(..end).unwrap_or_default(), text.len());
-            &cut
-        } else {
-            text
-        };
-        if field.name() == "message" {
-            text.clone_into(&mut self.message);
-        } else if self.format == LogFormat::Text && plain(text) {
-            let start = self.rendered.len();
-            self.rendered.extend_from_slice(text.as_bytes());
-            self.name(name(field), start);
-        } else {
-            self.set(name(field), text);
-        }
+    fn put_text(&mut self, name: &'static str, text: &str) {
+        let format = self.format;
+        self.put(name, |rendered| match format {
+            LogFormat::Json => json(rendered, text),
+            LogFormat::Text => word(rendered, text),
+        });
+    }
+
+    fn record_value<V: Serialize>(&mut self, field: &Field, value: V) {
+        self.put(self.name(field), |rendered| json(rendered, &value));
+    }
+
+    /// What a field is called in the line.
+    fn name(&self, field: &Field) -> &'static str {
+        let taken = HEAD.iter().find(|(head, _)| self.format == LogFormat::Json && *head == field.name());
+        taken.map_or_else(|| field.name(), |(_, name)| name)
     }
 }
 
 impl Visit for Fields {
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.set_text(field, value);
+        let text = cut(value);
+        match &mut self.message {
+            Some(message) if field.name() == "message" => *message = text.into_owned(),
+            _ => self.put_text(self.name(field), &text),
+        }
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.set(name(field), &value);
+        self.record_value(field, value);
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.set(name(field), &value);
+        self.record_value(field, value);
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.set(name(field), &value);
+        self.record_value(field, value);
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
-        self.set(name(field), &value);
+        self.record_value(field, value);
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
-        self.set_text(field, &crate::error::chain(value));
+        self.record_str(field, &crate::error::chain(value));
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.set_text(field, &format!("{value:?}"));
+        self.record_str(field, &format!("{value:?}"));
     }
 }
 
-/// A field whose name is a keyword of the language.
-fn name(field: &Field) -> &'static str {
-    field.name().trim_start_matches("r#")
+fn cut(text: &str) -> Cow<'_, str> {
+    if text.len() <= MAX_FIELD_BYTES {
+        return text.into();
+    }
+    let kept = text.get(..text.floor_char_boundary(MAX_FIELD_BYTES)).unwrap_or_default();
+    format!("{kept}... ({} bytes)", text.len()).into()
 }
 
 fn json<V: Serialize + ?Sized>(out: &mut Vec<u8>, value: &V) {
@@ -217,23 +237,31 @@ fn json<V: Serialize + ?Sized>(out: &mut Vec<u8>, value: &V) {
     serde_json::to_writer(out, value).ok();
 }
 
-fn json_name(line: &mut Vec<u8>, prefix: &str, name: &str) {
-    line.extend_from_slice(b",\"");
-    line.extend_from_slice(prefix.as_bytes());
-    line.extend_from_slice(name.as_bytes());
-    line.extend_from_slice(b"\":");
+fn json_name(line: &mut Vec<u8>, name: &str) {
+    line.push(b',');
+    json(line, name);
+    line.push(b':');
 }
 
-/// Text that needs no quotes.
-fn plain(text: &str) -> bool {
-    !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c.is_control() || c == '"' || c == '=')
+/// A name or a value of a text line, in quotes where it could be taken for something else.
+fn word(out: &mut Vec<u8>, text: &str) {
+    if text.is_empty() || text.contains(|c: char| c.is_whitespace() || misleads(c) || c == '"' || c == '=') {
+        // Writing into memory has no way to fail.
+        write!(out, "{text:?}").ok();
+    } else {
+        out.extend_from_slice(text.as_bytes());
+    }
 }
 
-/// No text from outside may begin a line of its own, or move the cursor of a terminal.
+/// No text from outside may begin a line of its own, move the cursor of a terminal, or turn around what is read.
+fn misleads(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() { line.extend(c.escape_default()) } else { line.push(c) }
+        if misleads(c) { line.extend(c.escape_default()) } else { line.push(c) }
     }
     line
 }

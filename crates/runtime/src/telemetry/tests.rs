@@ -17,7 +17,7 @@ use tracing::{debug, error, info, info_span, trace, warn};
 use super::*;
 
 #[derive(Clone, Default)]
-struct Capture(Arc<Mutex<Vec<u8>>>);
+pub(super) struct Capture(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Capture {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -31,76 +31,32 @@ impl Write for Capture {
 }
 
 impl Capture {
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 
-    fn lines(&self) -> Vec<Value> {
+    pub(super) fn lines(&self) -> Vec<Value> {
         self.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 }
 
-fn config(level: &str, format: LogFormat) -> LogConfig {
+pub(super) fn config(level: &str, format: LogFormat) -> LogConfig {
     LogConfig { component: "sentinel".to_owned(), version: "1.2.3".to_owned(), level: level.to_owned(), format }
 }
 
 /// Sets up telemetry for this thread and runs `log` under it.
-fn logged<const N: usize>(level: &str, format: LogFormat, env: [(&str, &str); N], log: impl FnOnce()) -> Capture {
+pub(super) fn logged<const N: usize>(
+    level: &str,
+    format: LogFormat,
+    env: [(&str, &str); N],
+    log: impl FnOnce(),
+) -> Capture {
     let capture = Capture::default();
     let writer = capture.clone();
     let env = env.into_iter().chain([("HOSTNAME", "pod-7")]).collect();
     let (_telemetry, dispatch, _) = Telemetry::build(&config(level, format), &env, move || writer.clone()).unwrap();
     tracing::dispatcher::with_default(&dispatch, log);
     capture
-}
-
-#[test]
-fn a_json_line_is_flat_and_carries_the_fields_of_its_spans() {
-    let capture = logged("info", LogFormat::Json, [], || {
-        let _cycle = info_span!("cycle", cycle = 7, topic = "outer").entered();
-        let _resource = info_span!("resource", topic = "clusters").entered();
-        let cause = io::Error::other("refused");
-        warn!(error = %cause, attempt = 2, ratio = 0.5, ok = false, level = "own", "delivery refused");
-    });
-    let line = &capture.lines()[0];
-    let keys: Vec<_> = line.as_object().unwrap().keys().map(String::as_str).collect();
-    assert_eq!(keys[..6], ["timestamp", "level", "message", "component", "version", "hostname"]);
-    assert!(line["timestamp"].as_str().unwrap().parse::<jiff::Timestamp>().is_ok());
-    let expected = serde_json::json!({
-        "timestamp": line["timestamp"], "level": "warn", "message": "delivery refused", "component": "sentinel",
-        "version": "1.2.3", "hostname": "pod-7", "cycle": 7, "topic": "clusters", "error": "refused", "attempt": 2,
-        "ratio": 0.5, "ok": false, "field_level": "own",
-    });
-    assert_eq!(line, &expected);
-}
-
-#[test]
-fn a_text_line_reads_well_and_stays_one_line() {
-    let capture = logged("info", LogFormat::Text, [], || {
-        info!(name = "a b", id = "x", empty = "", count = 3, "polled\nERROR forged \u{1b}[2J");
-    });
-    let text = capture.text();
-    let (timestamp, rest) = text.split_once(' ').unwrap();
-    assert!(timestamp.ends_with('Z'), "{text}");
-    assert_eq!(
-        rest,
-        "INFO  [sentinel] [1.2.3] [pod-7] polled\\nERROR forged \\u{1b}[2J name=\"a b\" id=x empty=\"\" count=3\n"
-    );
-}
-
-#[test]
-fn an_error_value_is_logged_with_its_causes_and_a_long_one_is_cut() {
-    let capture = logged("info", LogFormat::Json, [], || {
-        let error = TelemetryError::Level {
-            level: "loud".to_owned(),
-            source: EnvFilter::builder().parse("a=loud").unwrap_err(),
-        };
-        error!(error = &error as &dyn std::error::Error, page = "é".repeat(8_000), "failed");
-    });
-    let line = &capture.lines()[0];
-    assert!(line["error"].as_str().unwrap().contains("hyper=debug: error parsing level filter"), "{line}");
-    let page = line["page"].as_str().unwrap();
-    assert!(page.len() < 8_300 && page.ends_with("... (16000 bytes)"), "{}", page.len());
 }
 
 #[test]
@@ -195,6 +151,11 @@ fn the_sampler_is_the_one_that_the_environment_names() {
     }
 }
 
+/// The current span, as an event would carry it on.
+fn here() -> Option<String> {
+    traceparent(&tracing::Span::current())
+}
+
 /// Starts a collector that tells the path's content type and size of each request.
 async fn collector() -> (String, mpsc::Receiver<(String, Vec<u8>)>) {
     let (sender, receiver) = mpsc::channel(16);
@@ -231,14 +192,14 @@ async fn spans_reach_the_collector_and_their_trace_is_in_the_log_and_in_the_even
         Telemetry::build(&config("info", LogFormat::Json), &env, move || writer.clone()).unwrap();
     assert!(warnings.is_empty());
     let parent = tracing::dispatcher::with_default(&dispatch, || {
-        assert_eq!(traceparent(), None, "outside of a span");
+        assert_eq!(here(), None, "outside of a span");
         let _task = info_span!(target: "watchfire_runtime::tasks", "task", task = "poll").entered();
-        assert_eq!(traceparent(), None, "a task's span is not the root of all its work");
+        assert_eq!(here(), None, "a task's span is not the root of all its work");
         let _library = info_span!(target: "hyper", "connection").entered();
-        assert_eq!(traceparent(), None, "only our own spans are sent");
+        assert_eq!(here(), None, "only our own spans are sent");
         let _span = info_span!("publish-one", id = 5).entered();
         info!("published");
-        traceparent().unwrap()
+        here().unwrap()
     });
     telemetry.shutdown(Duration::from_secs(10)).await;
 
@@ -260,7 +221,7 @@ async fn a_trace_that_is_not_sampled_travels_as_such_and_is_not_sent() {
     let (endpoint, mut requests) = collector().await;
     let env = Env::from([("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()), ("OTEL_TRACES_SAMPLER", "always_off")]);
     let (telemetry, dispatch, _) = Telemetry::build(&config("info", LogFormat::Json), &env, io::sink).unwrap();
-    let parent = tracing::dispatcher::with_default(&dispatch, || info_span!("publish").in_scope(traceparent));
+    let parent = tracing::dispatcher::with_default(&dispatch, || info_span!("publish").in_scope(here));
     assert!(parent.unwrap().ends_with("-00"));
     telemetry.shutdown(Duration::from_secs(10)).await;
     assert!(requests.try_recv().is_err());
@@ -276,7 +237,7 @@ async fn without_a_collector_there_are_no_traces() {
     for env in off {
         let (telemetry, dispatch, _) = Telemetry::build(&config("info", LogFormat::Json), &env, io::sink).unwrap();
         tracing::dispatcher::with_default(&dispatch, || {
-            assert_eq!(info_span!("publish").in_scope(traceparent), None);
+            assert_eq!(info_span!("publish").in_scope(here), None);
         });
         telemetry.shutdown(Duration::ZERO).await;
     }

@@ -1,15 +1,18 @@
 //! Spans over OTLP: where they go, which are kept, and what is told when they can't be sent.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use opentelemetry::KeyValue;
 use opentelemetry::trace::{TraceContextExt, TracerProvider};
-use opentelemetry_otlp::{SpanExporter as OtlpExporter, WithExportConfig, WithHttpConfig};
+use opentelemetry::{Context, KeyValue};
+use opentelemetry_otlp::{Protocol, SpanExporter as OtlpExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
-use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider, SpanData, SpanExporter};
+use opentelemetry_sdk::trace::{
+    BatchConfigBuilder, BatchSpanProcessor, Sampler, SdkTracerProvider, Span as SdkSpan, SpanData, SpanExporter,
+    SpanProcessor,
+};
 use tokio::runtime::Handle;
 use tracing::level_filters::LevelFilter;
 use tracing::{Span, Subscriber, info, warn};
@@ -18,6 +21,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::registry::LookupSpan;
 
+use super::count::SpanCounts;
 use super::{LogConfig, TelemetryError};
 use crate::config::Env;
 use crate::redact::SecretUrl;
@@ -25,11 +29,14 @@ use crate::redact::SecretUrl;
 /// How long one batch may take; the queue drops spans meanwhile, nobody waits.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Returns the current span in the form of the W3C header `traceparent`, for the event that carries it on.
+/// Spans that wait to be sent, unless `OTEL_BSP_MAX_QUEUE_SIZE` says otherwise.
+const MAX_QUEUE: usize = 2048;
+
+/// Returns a span in the form of the W3C header `traceparent`, for the request or the event that carries it on.
 ///
-/// Nothing when traces are not sent, or outside of a span.
-pub fn traceparent() -> Option<String> {
-    let context = Span::current().context();
+/// Nothing when traces are not sent. The span is exported when it ends, if its trace is sampled, as the last digit says.
+pub fn traceparent(span: &Span) -> Option<String> {
+    let context = span.context();
     let span = context.span().span_context().clone();
     span.is_valid().then(|| format!("00-{}-{}-{:02x}", span.trace_id(), span.span_id(), span.trace_flags().to_u8()))
 }
@@ -39,6 +46,7 @@ pub(super) fn provider(
     config: &LogConfig,
     hostname: &str,
     env: &Env,
+    counts: SpanCounts,
 ) -> Result<(Option<SdkTracerProvider>, Vec<String>), TelemetryError> {
     let Some(endpoint) = endpoint(env) else { return Ok((None, Vec::new())) };
     // What is told of the endpoint; it may hold a password.
@@ -60,6 +68,7 @@ pub(super) fn provider(
         .with_http()
         .with_http_client(client)
         .with_endpoint(&endpoint)
+        .with_protocol(Protocol::HttpBinary)
         .with_timeout(EXPORT_TIMEOUT)
         .build()
         .map_err(|source| TelemetryError::Exporter { endpoint: shown.clone(), source })?;
@@ -73,10 +82,21 @@ pub(super) fn provider(
         .with_attributes(attributes.map(|(key, value)| KeyValue::new(key, value)))
         .with_service_name(name)
         .build();
-    let exporter =
-        Exporter { inner: Arc::new(exporter), runtime: handle, endpoint: shown, failing: AtomicBool::new(false) };
+    let limit = env.get("OTEL_BSP_MAX_QUEUE_SIZE").and_then(|size| size.parse().ok()).unwrap_or(MAX_QUEUE);
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let exporter = Exporter {
+        inner: Arc::new(exporter),
+        runtime: handle,
+        endpoint: shown,
+        failing: AtomicBool::new(false),
+        waiting: Arc::clone(&waiting),
+        counts: counts.clone(),
+    };
+    let queue = BatchSpanProcessor::builder(exporter)
+        .with_batch_config(BatchConfigBuilder::default().with_max_queue_size(limit).build())
+        .build();
     let provider = SdkTracerProvider::builder()
-        .with_batch_exporter(exporter)
+        .with_span_processor(Bounded { queue, waiting, limit, counts })
         .with_sampler(sampler)
         .with_resource(resource)
         .build();
@@ -123,7 +143,51 @@ where
     let ours = Targets::new()
         .with_target("watchfire", LevelFilter::INFO)
         .with_target("watchfire_runtime::tasks", LevelFilter::OFF);
-    tracing_opentelemetry::layer().with_tracer(provider.tracer("watchfire")).with_filter(ours)
+    // Where in our code a span stands says nothing to whoever reads a trace.
+    tracing_opentelemetry::layer()
+        .with_tracer(provider.tracer("watchfire"))
+        .with_location(false)
+        .with_threads(false)
+        .with_tracked_inactivity(false)
+        .with_target(false)
+        .with_level(false)
+        .with_filter(ours)
+}
+
+/// Keeps at most so many spans waiting, and counts the others: the queue behind it tells nobody what it drops.
+#[derive(Debug)]
+struct Bounded {
+    queue: BatchSpanProcessor,
+    waiting: Arc<AtomicUsize>,
+    limit: usize,
+    counts: SpanCounts,
+}
+
+impl SpanProcessor for Bounded {
+    fn on_start(&self, span: &mut SdkSpan, context: &Context) {
+        self.queue.on_start(span, context);
+    }
+
+    fn on_end(&self, span: SpanData) {
+        if self.waiting.fetch_add(1, Ordering::Relaxed) < self.limit {
+            self.queue.on_end(span);
+        } else {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.counts.dropped.inc();
+        }
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.queue.force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.queue.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.queue.set_resource(resource);
+    }
 }
 
 /// Sends batches from the async runtime, and tells once when that begins to fail and once when it works again.
@@ -133,15 +197,21 @@ struct Exporter {
     runtime: Handle,
     endpoint: String,
     failing: AtomicBool,
+    waiting: Arc<AtomicUsize>,
+    counts: SpanCounts,
 }
 
 impl SpanExporter for Exporter {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let inner = Arc::clone(&self.inner);
+        let spans = batch.len();
+        self.waiting.fetch_sub(spans, Ordering::Relaxed);
         // The processor's thread has no runtime, the HTTP client needs one. The request has its own timeout.
         let sent = self.runtime.spawn(async move { inner.export(batch).await }).await;
         let sent = sent.unwrap_or_else(|error| Err(OTelSdkError::InternalFailure(error.to_string())));
         let failed = sent.is_err();
+        let count = if failed { &self.counts.failed } else { &self.counts.sent };
+        count.inc_by(spans as u64);
         if self.failing.swap(failed, Ordering::Relaxed) != failed {
             let endpoint = self.endpoint.as_str();
             if let Err(error) = &sent {

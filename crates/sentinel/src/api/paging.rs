@@ -4,7 +4,7 @@
 //! and by repeating nothing of the first. Otherwise by offset, where what moves between two requests can be missed
 //! (the next cycle heals it) and what is repeated is dropped. Ids are never compared for order: only the server knows
 //! its collation. A page that brings nothing new ends the walk, and so does one by key that ends where an earlier one
-//! did, so no server can keep us in it.
+//! did. One that brings far more than the API counts is an error, so no server can keep us in it.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -17,6 +17,13 @@ use crate::resource::parse_id;
 
 /// What the API takes at the most.
 pub const PAGE_SIZE: usize = 100;
+
+/// Resources beyond twice what the API counts that a walk takes: a count that is wrong, or of one page only, does not
+/// stop it early, and one that never ends is stopped after a thousand pages.
+const SLACK: u64 = 100_000;
+
+/// The same where the API counts nothing: ten times the largest fleet that we measure with.
+const UNCOUNTED: u64 = 10_000_000;
 
 /// What to list.
 #[derive(Debug, Clone, Default)]
@@ -37,6 +44,9 @@ pub struct Pages<'a> {
     state: State,
     /// Requests made so far.
     pub requests: usize,
+    served: u64,
+    /// How many the API said there are, the first time that it did.
+    counted: Option<u64>,
 }
 
 enum State {
@@ -64,7 +74,7 @@ enum State {
 impl<'a> Pages<'a> {
     /// Begins a walk; `failed` hears of every attempt that is tried again.
     pub fn new(api: &'a Api, query: &'a Query, failed: OnFailure<'a>) -> Self {
-        Self { api, query, failed, state: State::First, requests: 0 }
+        Self { api, query, failed, state: State::First, requests: 0, served: 0, counted: None }
     }
 
     /// The next page, with only what no earlier page brought; `None` at the end.
@@ -164,7 +174,13 @@ impl<'a> Pages<'a> {
         query.extend(search.map(|search| ("search", search)));
         query.extend(self.query.labels.as_deref().map(|labels| ("labels", labels)));
         query.extend(self.query.fields.as_deref().map(|fields| ("fields", fields)));
-        self.api.get(&query, self.failed).await
+        let page = self.api.get(&query, self.failed).await?;
+        self.served += page.len() as u64;
+        self.counted = self.counted.or(page.total);
+        if self.served > self.counted.map_or(UNCOUNTED, |counted| counted.saturating_mul(2).saturating_add(SLACK)) {
+            return Err(self.api.endless(self.served, self.counted.unwrap_or_default()));
+        }
+        Ok(page)
     }
 }
 

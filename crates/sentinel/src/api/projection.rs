@@ -18,6 +18,9 @@ use crate::resource::{self, Resource};
 /// `deleted_time` is taken whether or not the first item is being deleted; those that are not say `null`.
 const DECISION: [&str; 6] = ["id", "kind", "generation", "labels", "deleted_time", "status.conditions.*"];
 
+/// What only a metric reads, the latency of decisions; an API without it is asked for the rest.
+const CHANGED: &str = ",updated_time";
+
 /// The API's own top-level fields that can be projected by their name.
 const PLAIN: [&str; 11] = [
     "id",
@@ -62,12 +65,10 @@ impl Projection {
             }
         }
         let plain = fields.into_iter().collect::<Vec<_>>().join(",");
-        if owned {
-            // A kind without owners has no such field, and the API refuses the name.
-            Self::Unproven(vec![format!("{plain},owner_references.*"), plain])
-        } else {
-            Self::Unproven(vec![plain])
-        }
+        // A kind without owners has no such field, and the API refuses the name.
+        let owners: &[&str] = if owned { &[",owner_references.*", ""] } else { &[""] };
+        let candidates = [CHANGED, ""].into_iter().flat_map(|changed| owners.iter().map(move |owner| (changed, owner)));
+        Self::Unproven(candidates.map(|(changed, owner)| format!("{plain}{changed}{owner}")).collect())
     }
 
     /// The value of `fields=`, once proven.

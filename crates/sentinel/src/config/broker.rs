@@ -11,6 +11,7 @@ use serde::Deserialize;
 use watchfire_delivery::embedded::Subscriber;
 use watchfire_delivery::sink::pubsub::{Endpoint, MissingTopic, PubSubConfig};
 use watchfire_delivery::sink::rabbitmq::{RabbitMqConfig, Transport};
+use watchfire_runtime::SecretSource;
 use watchfire_runtime::config::{ConfigError, Document, Env, Origin, Problems};
 
 /// What the seeds' deployments publish to when nothing is said.
@@ -217,13 +218,12 @@ impl<'a> Settings<'a> {
         sound.then_some(config)
     }
 
-    fn password(&self, problems: &mut Problems) -> Option<SecretString> {
+    fn password(&self, problems: &mut Problems) -> Option<SecretSource> {
         if let Some(password) = self.get("BROKER_PASSWORD") {
-            return Some(SecretString::from(password));
+            return Some(SecretSource::literal(password));
         }
-        let file = self.get("BROKER_PASSWORD_FILE")?;
-        let read = std::fs::read_to_string(file);
-        problems.take(Origin::env("BROKER_PASSWORD_FILE"), read).map(|text| SecretString::from(text.trim_end()))
+        let file = SecretSource::file(self.get("BROKER_PASSWORD_FILE")?);
+        problems.take(Origin::env("BROKER_PASSWORD_FILE"), file.current()).map(|_| file)
     }
 
     fn pubsub(&self, problems: &mut Problems) -> Option<PubSubConfig> {

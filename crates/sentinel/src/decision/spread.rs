@@ -33,7 +33,7 @@ impl Spread {
         }
         // The longest age times 50 times 65,535 still fits, and the result is shorter than the age.
         let early = age.as_nanos() * u128::from(self.0) * u128::from(share(id)) / (100 << 16);
-        age - Duration::from_nanos_u128(early)
+        age.saturating_sub(Duration::from_nanos_u128(early))
     }
 }
 
@@ -82,7 +82,7 @@ mod tests {
         for name in [|index| format!("019a0c5e-0000-7000-8000-{index:012}"), |index: u32| format!("cls-{index}")] {
             let mut minutes = [0_u32; 6];
             for index in 0..6000 {
-                let early = (AGE - spread.shorten(AGE, &name(index))).as_secs() / 60;
+                let early = AGE.saturating_sub(spread.shorten(AGE, &name(index))).as_secs() / 60;
                 minutes[usize::try_from(early).unwrap()] += 1;
             }
             assert!(minutes.iter().all(|count| (850..1150).contains(count)), "{minutes:?}");

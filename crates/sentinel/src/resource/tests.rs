@@ -138,6 +138,21 @@ fn an_unreadable_time_names_resource_and_field() {
 }
 
 #[test]
+fn the_end_of_the_last_year_is_the_far_future_and_not_an_error() {
+    let read = |time: &str| {
+        let json = format!(r#"{{"id":"a","status":{{"phase":"Ready","last_updated_time":"{time}"}}}}"#);
+        Resource::parse(&json).map(|resource| resource.status.last_updated)
+    };
+    for time in ["9999-12-31T23:59:59Z", "9999-12-31T23:59:59.999999999Z", "9999-12-30T23:00:00+00:00"] {
+        assert_eq!(read(time).unwrap(), Some(Timestamp::MAX), "{time}");
+    }
+    assert_eq!(read("9999-12-30T21:00:00Z").unwrap(), Some(at("9999-12-30T21:00:00Z")));
+    for wrong in ["9999-12-32T00:00:00Z", "9999-12-31", "9999-12-31T25:00:00Z"] {
+        assert!(read(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn the_cursor_is_the_id_alone() {
     assert_eq!(parse_id(r#"{"spec":{},"id":"b"}"#).as_deref(), Some("b"));
     assert_eq!(parse_id(r#"{"spec":{}}"#), None);

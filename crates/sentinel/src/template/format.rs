@@ -157,49 +157,13 @@ impl<'b> Printer<'b> {
 
     /// One directive, after its `%`: flags, `[n]`, width, `.precision`, `[n]`, verb.
     fn directive(&mut self, d: &mut Directives<'_, '_>) {
-        d.good = true;
-        d.indexed = false;
-        self.flags = Flags::default();
-        while let Some(c) = d.rest.chars().next() {
-            match c {
-                '#' => self.flags.sharp = true,
-                '0' => self.flags.zero = true,
-                '+' => self.flags.plus = true,
-                '-' => self.flags.minus = true,
-                ' ' => self.flags.space = true,
-                _ => break,
-            }
-            d.skip(1);
-        }
+        (d.good, d.indexed) = (true, false);
+        self.flags = d.flags();
         d.index();
-        if d.rest.starts_with('*') {
-            d.skip(1);
-            match d.integer() {
-                Some(width) => {
-                    self.flags.minus |= width.is_negative();
-                    self.flags.width = usize::try_from(width.unsigned_abs()).ok();
-                }
-                None => self.out.push_str("%!(BADWIDTH)"),
-            }
-            d.indexed = false;
-        } else {
-            self.flags.width = d.number();
-            d.good &= !(d.indexed && self.flags.width.is_some());
-        }
+        self.width(d);
         if d.rest.len() > 1 && d.rest.starts_with('.') {
             d.skip(1);
-            d.good &= !d.indexed;
-            d.index();
-            if d.rest.starts_with('*') {
-                d.skip(1);
-                self.flags.precision = d.integer().and_then(|n| usize::try_from(n).ok());
-                if self.flags.precision.is_none() {
-                    self.out.push_str("%!(BADPREC)");
-                }
-                d.indexed = false;
-            } else {
-                self.flags.precision = Some(d.number().unwrap_or(0));
-            }
+            self.precision(d);
         }
         if !d.indexed {
             d.index();
@@ -224,6 +188,40 @@ impl<'b> Printer<'b> {
         } else {
             self.out.push_str(&format!("%!{verb}(MISSING)"));
         }
+    }
+
+    /// A number, or `*` for the next argument; a negative one pads on the right.
+    fn width(&mut self, d: &mut Directives<'_, '_>) {
+        if !d.rest.starts_with('*') {
+            self.flags.width = d.number();
+            d.good &= !(d.indexed && self.flags.width.is_some());
+            return;
+        }
+        d.skip(1);
+        match d.integer() {
+            Some(width) => {
+                self.flags.minus |= width.is_negative();
+                self.flags.width = usize::try_from(width.unsigned_abs()).ok();
+            }
+            None => self.out.push_str("%!(BADWIDTH)"),
+        }
+        d.indexed = false;
+    }
+
+    /// What follows the point: `[n]`, and a number or `*`.
+    fn precision(&mut self, d: &mut Directives<'_, '_>) {
+        d.good &= !d.indexed;
+        d.index();
+        if !d.rest.starts_with('*') {
+            self.flags.precision = Some(d.number().unwrap_or(0));
+            return;
+        }
+        d.skip(1);
+        self.flags.precision = d.integer().and_then(|n| usize::try_from(n).ok());
+        if self.flags.precision.is_none() {
+            self.out.push_str("%!(BADPREC)");
+        }
+        d.indexed = false;
     }
 
     fn argument(&mut self, value: &Value<'_>, verb: char) {
@@ -467,6 +465,22 @@ struct Directives<'f, 'a> {
 impl Directives<'_, '_> {
     fn skip(&mut self, bytes: usize) {
         self.rest = self.rest.get(bytes..).unwrap_or_default();
+    }
+
+    fn flags(&mut self) -> Flags {
+        let mut flags = Flags::default();
+        while let Some(c) = self.rest.chars().next() {
+            match c {
+                '#' => flags.sharp = true,
+                '0' => flags.zero = true,
+                '+' => flags.plus = true,
+                '-' => flags.minus = true,
+                ' ' => flags.space = true,
+                _ => break,
+            }
+            self.skip(1);
+        }
+        flags
     }
 
     /// A decimal number, if one stands here and is not absurd.

@@ -93,6 +93,16 @@ async fn what_passes_is_tried_again_within_the_cycle() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_api_that_asks_for_a_day_is_left_alone_for_five_minutes() {
+    let api = Api::start(Dialect::Hyperfleet).await;
+    let (mut bench, _) = bench(&api.url);
+    let day = Fault::Answer { status: 503, retry_after: Some("86400".into()), body: FaultBody::Problem };
+    api.fleet.faults().arm(Scope::Lists, day, Times::Always);
+    let error = bench.cycle().await.unwrap_err();
+    assert_eq!(error.retry_after(), Some(std::time::Duration::from_mins(5)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_wrong_content_type_alone_is_no_reason_to_refuse() {
     let api = Api::start(Dialect::Hyperfleet).await;
     api.fleet.create("clusters", NewResource::named("alpha")).unwrap();

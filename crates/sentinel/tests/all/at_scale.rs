@@ -5,7 +5,6 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join};
 use jiff::{SignedDuration, Timestamp};
 use tokio_util::sync::CancellationToken;
@@ -129,7 +128,7 @@ async fn sentinels_of_one_process_share_a_ceiling() {
         bench.cycle().await.unwrap().published
     };
     let begun = Instant::now();
-    assert_eq!(join(cycle(), cycle()).await, (40, 40));
+    assert_eq!(Box::pin(join(cycle(), cycle())).await, (40, 40));
     // 80 events at 40 a second; the first window waits for nothing.
     assert!(begun.elapsed() >= Duration::from_millis(1900), "{:?}", begun.elapsed());
 }

@@ -1,18 +1,22 @@
 //! The loop as a whole, against the simulator's true aggregation and a sink that remembers.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use watchfire_delivery::{EventSink, sink};
+use watchfire_delivery::{CloudEvent, EventSink, sink};
 use watchfire_runtime::clock;
 use watchfire_runtime::health::Status as Health;
 use watchfire_simulator::{Dialect, FleetState, NewReport, NewResource, Patch, Simulator, Status};
+use watchfire_testkit::eventually;
 
-use crate::support::{Api, Bench, DEADLINE, Memory, Refusal, Running, data, minimal, timeout};
+use crate::support::{Api, Bench, DEADLINE, Memory, Refusal, data, minimal, timeout};
 
 fn bench(config: &str) -> (Bench, Arc<Memory>) {
     let memory = Arc::new(Memory::default());
@@ -109,14 +113,23 @@ async fn what_was_not_confirmed_is_decided_again_under_the_same_id() {
     let api = Api::start(Dialect::Hyperfleet).await;
     api.fleet.create("clusters", NewResource::named("alpha")).unwrap();
     let (mut bench, memory) = bench(&minimal(&api.url));
-    // The broker takes it, but its confirm is lost.
-    bench.cycle().await.unwrap();
-    let first = memory.take().remove(0);
+    *memory.mute.lock().unwrap() = true;
+    for _ in 0..2 {
+        let cycle = bench.cycle().await.unwrap();
+        assert_eq!((cycle.due, cycle.published, cycle.failed), (1, 0, 1));
+    }
+    *memory.mute.lock().unwrap() = false;
+    assert_eq!(bench.cycle().await.unwrap().published, 1);
+    assert_eq!(bench.cycle().await.unwrap().published, 0, "confirmed, it is not sent again");
+    let mut sent = memory.take();
+    assert!(sent.len() > 4, "sent {} times: within a cycle, and in the next ones", sent.len());
+    // Another process knows nothing of that, and sends the very same once more.
     let (mut restarted, again) = self::bench(&minimal(&api.url));
-    restarted.cycle().await.unwrap();
-    let second = again.take().remove(0);
-    assert_eq!(first.id(), second.id());
-    assert_eq!(first.body(), second.body());
+    assert_eq!(restarted.cycle().await.unwrap().published, 1);
+    sent.extend(again.take());
+    for event in &sent {
+        assert_eq!((event.id(), event.body()), (sent[0].id(), sent[0].body()));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -266,23 +279,53 @@ async fn missing_fields_are_empty_and_counted() {
     assert_eq!(bench.metric("hyperfleet_sentinel_payload_fields_missing_total", &[]), Some(1.0));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn told_to_stop_in_mid_cycle_it_ends_between_two_units_of_work() {
+/// Holds its windows until it is let go.
+#[derive(Default)]
+struct Held {
+    windows: Mutex<Vec<usize>>,
+    let_go: CancellationToken,
+}
+
+impl Held {
+    fn windows(&self) -> Vec<usize> {
+        self.windows.lock().unwrap().clone()
+    }
+}
+
+impl EventSink for Held {
+    fn kind(&self) -> &'static str {
+        "held"
+    }
+
+    fn publish_all<'a>(&'a self, events: &'a [CloudEvent]) -> BoxFuture<'a, Vec<Result<(), sink::Error>>> {
+        async move {
+            self.windows.lock().unwrap().push(events.len());
+            self.let_go.cancelled().await;
+            events.iter().map(|_| Ok(())).collect()
+        }
+        .boxed()
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<(), sink::Error>> {
+        async { Ok(()) }.boxed()
+    }
+}
+
+#[tokio::test]
+async fn told_to_stop_in_mid_cycle_it_finishes_the_window_in_hand_and_begins_no_other() {
     let api = Api::start(Dialect::Hyperfleet).await;
-    api.fleet.seed("clusters", 20_000, FleetState::Due).unwrap();
-    let (bench, memory) = bench(&minimal(&api.url));
-    let token = CancellationToken::new();
-    let stop = token.clone();
-    let sentinel = bench.sentinel;
-    let mut running = Running::start(async move {
-        sentinel.run(token).await.unwrap();
-    });
-    watchfire_testkit::eventually(DEADLINE, "the first window", async || (!memory.events().is_empty()).then_some(()))
-        .await;
-    stop.cancel();
-    running.ended().await;
-    let published = memory.events().len();
-    assert!(published < 20_000, "it went on to the end");
+    api.fleet.seed("clusters", 5_000, FleetState::Due).unwrap();
+    let held = Arc::new(Held::default());
+    let live = Bench::new(&minimal(&api.url), Arc::clone(&held) as Arc<dyn EventSink>).run();
+    let window = eventually(DEADLINE, "a window is in hand", async || held.windows().first().copied()).await;
+    let mut stopping = pin!(live.stop());
+    // Paused time goes on only when nothing else can: whoever would leave the window has done so by then.
+    tokio::time::pause();
+    assert!(tokio::time::timeout(DEADLINE / 2, &mut stopping).await.is_err(), "it left a window in hand");
+    tokio::time::resume();
+    held.let_go.cancel();
+    assert_eq!(stopping.await, window as u64, "all of it is counted");
+    assert_eq!(held.windows(), [window]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

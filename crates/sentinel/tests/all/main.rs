@@ -17,4 +17,5 @@ mod refusals;
 mod shards;
 mod support;
 mod template_go;
+mod watching;
 mod wire;

@@ -200,6 +200,27 @@ async fn a_server_whose_pages_by_id_go_in_circles_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_always_has_more_is_told_to_have_no_end() {
+    let (url, log, _running) = odd_server(|query| {
+        let after = after(query);
+        Ok(json!({"items": items(after..after + 5_000), "total": 7_000}))
+    })
+    .await;
+    let client = client(&url);
+    let (query, mut pages) = (Query::default(), 0);
+    let mut walk = Pages::new(&client, &query, &|_| {});
+    let error = loop {
+        match walk.next().await {
+            Ok(page) => assert!(page.is_some() && pages < 100, "ended after {pages} pages"),
+            Err(error) => break error,
+        }
+        pages += 1;
+    };
+    assert_eq!((error.kind(), pages, log.lock().unwrap().len()), ("fetch_error", 22, 23));
+    assert!(error.to_string().ends_with("it has no end, 115000 resources came and the API counts 7000"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_ignores_every_parameter_ends() {
     for (count, total) in
         [(100, None), (100, Some(100)), (100, Some(500)), (40, Some(500)), (250, None), (250, Some(900))]

@@ -32,7 +32,7 @@ const BROKER: [(&str, &str, &str); 18] = [
     ("BROKER_ROUTING_KEY", "rabbitmq", "Default: empty, which a fanout exchange ignores."),
     ("BROKER_USER", "rabbitmq", "Default `guest`, whom RabbitMQ lets in from its own host only."),
     ("BROKER_PASSWORD", "rabbitmq", "The user's password; never shown."),
-    ("BROKER_PASSWORD_FILE", "rabbitmq", "A file with the password, read at start."),
+    ("BROKER_PASSWORD_FILE", "rabbitmq", "A file with the password, read again when it changes."),
     (
         "BROKER_URL",
         "rabbitmq",
@@ -52,7 +52,7 @@ const BROKER: [(&str, &str, &str); 18] = [
 ];
 
 /// Everything else that the environment can say.
-const OTHER: [(&str, &str); 10] = [
+const OTHER: [(&str, &str); 23] = [
     ("HYPERFLEET_CONFIG", "The sentinel's file; the flag `--config`."),
     ("HYPERFLEET_API_TOKEN", "The bearer token for the API; never shown. Takes precedence over any token file."),
     (
@@ -63,7 +63,35 @@ const OTHER: [(&str, &str); 10] = [
     ("LOG_FORMAT", "The flag `--log-format`."),
     ("RUST_LOG", "Levels per module, for example `info,watchfire_sentinel=debug`; overrides the level."),
     ("HOSTNAME", "The `hostname` in log lines. Default: the machine's name."),
-    ("OTEL_EXPORTER_OTLP_ENDPOINT", "Where traces are sent, over HTTP; without it there are none."),
+    (
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "Where traces are sent, over HTTP (`http/protobuf`, port 4318 by custom); `/v1/traces` is added. Without it there are none.",
+    ),
+    ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "The same, taken as it is; takes precedence."),
+    (
+        "OTEL_EXPORTER_OTLP_PROTOCOL",
+        "Only `http/protobuf`; others are warned about. `OTEL_EXPORTER_OTLP_TRACES_PROTOCOL` takes precedence.",
+    ),
+    (
+        "OTEL_EXPORTER_OTLP_HEADERS",
+        "`name=value,name=value`, for a collector that asks who sends. `OTEL_EXPORTER_OTLP_TRACES_HEADERS` takes precedence.",
+    ),
+    ("OTEL_TRACES_EXPORTER", "`none` sends no traces."),
+    ("OTEL_SDK_DISABLED", "`true` sends no traces."),
+    (
+        "OTEL_TRACES_SAMPLER",
+        "Which cycles are traced: `parentbased_always_on` (default), `always_on`, `always_off`, `traceidratio`, `parentbased_traceidratio` or `parentbased_always_off`.",
+    ),
+    ("OTEL_TRACES_SAMPLER_ARG", "For `traceidratio`: the share, from 0 to 1."),
+    ("OTEL_SERVICE_NAME", "The `service.name` of traces. Default `sentinel`."),
+    ("OTEL_RESOURCE_ATTRIBUTES", "`name=value,name=value`, on every span."),
+    ("OTEL_BSP_MAX_QUEUE_SIZE", "Spans that wait to be sent, default 2,048; more are dropped and counted."),
+    ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "Spans that are sent at once, default 512."),
+    ("OTEL_BSP_SCHEDULE_DELAY", "Milliseconds from one batch to the next, default 5,000."),
+    (
+        "HYPERFLEET_TRACE_RESOURCES",
+        "Which resources have a span of their own, `sentinel.evaluate`, in the trace of each cycle: ids separated by commas, or `all`. Default: none.",
+    ),
     ("PUBSUB_EMULATOR_HOST", "`host:port` of a Pub/Sub emulator; a missing topic is then created."),
     (
         "GOOGLE_APPLICATION_CREDENTIALS",
@@ -203,8 +231,12 @@ async fn the_list_of_metrics_is_what_a_fresh_process_serves() {
 
 Generated; `UPDATE_GOLDEN=1 make drift` writes it anew. Every series also carries `component` and `version`. Known label
 values exist from the start, so that a rate exists before the first failure. `outbox_*` and `store_*` belong to the
-embedded broker (`BROKER_TYPE=http`); their `sink` is a subscriber's name. What to alert on:
-[sentinel.md](sentinel.md#what-to-alert-on).
+embedded broker (`BROKER_TYPE=http`); their `sink` is a subscriber's name. Dashboard, alerts
+and what to do when one fires: [sentinel.md](sentinel.md#watching-it).
+
+`decision_latency_seconds` counts from `updated_time`, which the API projects to the second and by its own clock.
+`hyperfleet_broker_message_duration_seconds` of other HyperFleet components is the time that a consumer spent on a
+message; the sentinel consumes none. What its broker took is `hyperfleet_sentinel_publish_duration_seconds`.
 
 | metric | type | labels | |
 |---|---|---|---|

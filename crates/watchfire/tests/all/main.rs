@@ -4,10 +4,12 @@
 
 mod config;
 mod demo;
+mod deploy;
 mod documents;
 mod errors;
 mod generated;
 mod outbox;
 mod sentinel;
 mod support;
+mod traces;
 mod view;

@@ -21,7 +21,7 @@ async fn publish(sink: &Http, id: &str) -> Result<(), Error> {
 async fn an_event_is_posted_as_its_frozen_structured_body() {
     let receiver = Receiver::start(|_| async { StatusCode::NO_CONTENT }).await;
     let mut config = Config::new(receiver.url());
-    config.token = Some("t0ken".to_owned().into());
+    config.token = Some(SecretSource::literal("t0ken"));
     config.headers.insert("x-team", HeaderValue::from_static("fleet"));
     publish(&Http::new(config).unwrap(), "1").await.unwrap();
     let seen = receiver.seen().remove(0);
@@ -170,7 +170,7 @@ async fn an_endpoint_that_never_answers_costs_few_timeouts() {
 async fn an_endpoint_that_is_not_there_is_told_without_its_secrets() {
     let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let url: Url = format!("http://user:pa55@{address}/hook?token=s3cret#f").parse().unwrap();
-    let config = Config { token: Some("s3cret".to_owned().into()), ..Config::new(url) };
+    let config = Config { token: Some(SecretSource::literal("s3cret")), ..Config::new(url) };
     let shown = format!("{config:?}");
     let sink = Http::new(config).unwrap();
     let error = publish(&sink, "1").await.unwrap_err();
@@ -185,10 +185,55 @@ async fn what_cannot_be_used_is_refused_at_start() {
     let url = |url: &str| Config::new(url.parse().unwrap());
     let error = Http::new(url("ftp://host/x")).unwrap_err();
     assert_eq!(error.to_string(), "use ftp://host/x: its scheme is neither http nor https");
-    let token = Some("two\nlines".to_owned().into());
+    let token = Some(SecretSource::literal("two\nlines"));
     let error = Http::new(Config { token, ..url("http://host/x") }).unwrap_err();
     assert!(error.to_string().contains("its token has characters"));
     assert!(!format!("{error:?}").contains("two"));
+    let token = Some(SecretSource::file("/nowhere/token"));
+    let error = Http::new(Config { token, ..url("http://host/x") }).unwrap_err();
+    assert!(watchfire_runtime::chain(&error).contains("/nowhere/token"), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_rotated_token_is_sent_with_the_next_request() {
+    let valid = Arc::new(Mutex::new("first"));
+    let expected = Arc::clone(&valid);
+    let receiver = Receiver::start(move |seen| {
+        let fits = seen.headers["authorization"] == format!("Bearer {}", expected.lock().unwrap());
+        async move { if fits { StatusCode::OK } else { StatusCode::UNAUTHORIZED } }
+    })
+    .await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "first\n").unwrap();
+    let config = Config { token: Some(SecretSource::file(file.path())), ..Config::new(receiver.url()) };
+    let sink = Http::new(config).unwrap();
+    publish(&sink, "1").await.unwrap();
+    *valid.lock().unwrap() = "other";
+    assert_eq!(publish(&sink, "2").await.unwrap_err().verdict(), Verdict::Provisional);
+    std::fs::write(file.path(), "other\n").unwrap();
+    sink.check().await.unwrap();
+    publish(&sink, "2").await.unwrap();
+    std::fs::remove_file(file.path()).unwrap();
+    let error = publish(&sink, "3").await.unwrap_err();
+    assert_eq!((error.kind(), error.verdict()), ("denied", Verdict::Provisional));
+    assert_eq!(receiver.count(), 4, "nothing goes out without its token");
+}
+
+#[tokio::test]
+async fn a_slow_endpoint_does_not_keep_a_window_for_longer_than_two_timeouts() {
+    let receiver = Receiver::start(|_| tokio::time::sleep(Duration::from_millis(250))).await;
+    let timeout = Duration::from_secs(1);
+    let config = Config { timeout, concurrency: NonZeroUsize::new(2).unwrap(), ..Config::new(receiver.url()) };
+    let events: Vec<_> = (0..200).map(|id| event(&id.to_string(), "s")).collect();
+    let started = Instant::now();
+    let outcomes = Http::new(config).unwrap().publish_all(&events).await;
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}, all of them take 25 s", started.elapsed());
+    let taken = outcomes.iter().take_while(|outcome| outcome.is_ok()).count();
+    assert!((1..200).contains(&taken), "{taken}");
+    for outcome in &outcomes[taken..] {
+        assert_eq!(outcome.as_ref().unwrap_err().verdict(), Verdict::Retry { after: None });
+    }
+    assert!(receiver.count() < 100, "{} were sent", receiver.count());
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use lapin::ExchangeKind;
 use lapin::uri::{AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserInfo};
 use secrecy::{ExposeSecret, SecretString};
+use watchfire_runtime::secret::{self, SecretSource};
 
 /// Two missed heartbeats end a connection; short enough to notice a dead peer between two polls.
 const HEARTBEAT_SECONDS: u16 = 10;
@@ -22,8 +23,8 @@ pub struct RabbitMqConfig {
     pub vhost: String,
     /// User.
     pub user: String,
-    /// Password.
-    pub password: SecretString,
+    /// Password; asked for with each connection, so that a rotated one is used by the next.
+    pub password: SecretSource,
     /// Whether the connection is encrypted.
     pub transport: Transport,
     /// Exchange to declare and publish to.
@@ -77,7 +78,7 @@ impl RabbitMqConfig {
             port: 5672,
             vhost: "/".to_owned(),
             user: "guest".to_owned(),
-            password: SecretString::from("guest"),
+            password: SecretSource::literal("guest"),
             transport: Transport::Plain,
             exchange: exchange.into(),
             exchange_type: ExchangeType::default(),
@@ -101,14 +102,16 @@ impl RabbitMqConfig {
             self.user = uri.authority.userinfo.username;
         }
         if parsed.password().is_some() {
-            self.password = SecretString::from(uri.authority.userinfo.password);
+            self.password = SecretSource::literal(uri.authority.userinfo.password);
         }
         Ok(self)
     }
 
-    pub(super) fn uri(&self) -> AMQPUri {
-        let userinfo = AMQPUserInfo { username: self.user.clone(), password: self.password.expose_secret().to_owned() };
-        AMQPUri {
+    /// Where to connect and as whom, with the password as it is at this moment.
+    pub(super) fn uri(&self) -> Result<AMQPUri, secret::Error> {
+        let password = self.password.current()?.expose_secret().to_owned();
+        let userinfo = AMQPUserInfo { username: self.user.clone(), password };
+        Ok(AMQPUri {
             scheme: match self.transport {
                 Transport::Plain => AMQPScheme::AMQP,
                 Transport::Tls => AMQPScheme::AMQPS,
@@ -116,7 +119,7 @@ impl RabbitMqConfig {
             authority: AMQPAuthority { userinfo, host: self.host.clone(), port: self.port },
             vhost: self.vhost.clone(),
             query: AMQPQueryString { heartbeat: Some(HEARTBEAT_SECONDS), ..AMQPQueryString::default() },
-        }
+        })
     }
 
     /// Names the target in errors: no user, no password.
@@ -170,11 +173,15 @@ mod tests {
         RabbitMqConfig::new("events").with_url(&SecretString::from(url))
     }
 
+    fn password(config: &RabbitMqConfig) -> String {
+        config.password.current().unwrap().expose_secret().to_owned()
+    }
+
     #[test]
     fn a_url_gives_every_part_and_its_escapes_are_undone() {
         let config = with_url("amqps://us%40er:p%2Fss@broker.example:5999/team%2Fa").unwrap();
         assert_eq!((config.host.as_str(), config.port, config.vhost.as_str()), ("broker.example", 5999, "team/a"));
-        assert_eq!((config.user.as_str(), config.password.expose_secret()), ("us@er", "p/ss"));
+        assert_eq!((config.user.as_str(), password(&config).as_str()), ("us@er", "p/ss"));
         assert_eq!(config.transport, Transport::Tls);
     }
 
@@ -182,9 +189,9 @@ mod tests {
     fn a_url_without_userinfo_keeps_the_credentials_given_elsewhere() {
         let mut config = RabbitMqConfig::new("events");
         config.user = "sentinel".to_owned();
-        config.password = SecretString::from("secret");
+        config.password = SecretSource::literal("secret");
         let config = config.with_url(&SecretString::from("amqp://broker:5672/%2f")).unwrap();
-        assert_eq!((config.user.as_str(), config.password.expose_secret()), ("sentinel", "secret"));
+        assert_eq!((config.user.as_str(), password(&config).as_str()), ("sentinel", "secret"));
         assert_eq!(config.vhost, "/");
     }
 

@@ -4,6 +4,7 @@
 //! handshake. So a link keeps a second handle to its socket: whoever gives up on a link shuts the socket down, and
 //! the thread ends.
 
+use std::error::Error as StdError;
 use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
@@ -17,6 +18,7 @@ use lapin::types::{FieldTable, ShortString};
 use lapin::uri::AMQPScheme;
 use lapin::{AsyncTcpStream, Channel, Connection, ConnectionProperties, ErrorKind};
 use tokio::time::{Instant, timeout_at};
+use watchfire_runtime::secret;
 
 use super::config::RabbitMqConfig;
 use crate::sink::Error;
@@ -68,7 +70,7 @@ async fn connect(config: &RabbitMqConfig, socket: Socket, deadline: Instant) -> 
     let properties = ConnectionProperties::default().with_connection_name(CONNECTION_NAME.into());
     // Inline, because only the signature of `connector` names the types of this closure.
     let connector = Connection::connector(
-        config.uri(),
+        config.uri().map_err(io::Error::other)?,
         runtime,
         async move |uri, runtime| {
             let dialing = async {
@@ -145,13 +147,15 @@ pub(super) fn explain(config: &RabbitMqConfig, error: lapin::Error) -> Error {
         ErrorKind::IOError(e) if e.kind() == io::ErrorKind::TimedOut => {
             return Error::Timeout { target, after: config.timeout };
         }
+        // The password's file is not there or holds none.
+        ErrorKind::IOError(e) if e.get_ref().is_some_and(<dyn StdError + Send + Sync>::is::<secret::Error>) => {
+            return Error::Denied { target, source: error.into() };
+        }
         _ => return Error::Connect { target, source: error.into() },
     };
     let hint = match refusal(&error) {
-        // `message size 300 is larger than configured max size 200`: the limit is the operator's.
-        Some(AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED)) if said.contains("message size") => {
-            return Error::Refused { target, detail: said };
-        }
+        // One event of the window is too large; this one was on the same channel.
+        Some(_) if size_limit(&error).is_some() => return Error::Refused { target, detail: said },
         Some(AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED)) => {
             "the exchange exists with another type or is not durable: set BROKER_EXCHANGE_TYPE to the type it has \
              (rabbitmqctl list_exchanges name type durable), or delete it and let it be declared again"
@@ -170,6 +174,16 @@ pub(super) fn explain(config: &RabbitMqConfig, error: lapin::Error) -> Error {
         _ => return Error::Connect { target, source: error.into() },
     };
     Error::Misconfigured { target, detail: said, hint }
+}
+
+/// The largest message that the broker takes, if it refused one for its size: `message size 300 is larger than
+/// configured max size 200`. There is no other way to learn it.
+pub(super) fn size_limit(error: &lapin::Error) -> Option<usize> {
+    let ErrorKind::ProtocolError(refusal) = error.kind() else { return None };
+    let text = refusal.get_message().as_str();
+    let is_size = matches!(refusal.kind(), AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED));
+    let (_, limit) = text.split_once("message size ").filter(|_| is_size)?.1.rsplit_once(' ')?;
+    limit.parse().ok()
 }
 
 fn said(refusal: &AMQPError) -> String {

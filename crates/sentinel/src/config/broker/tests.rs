@@ -21,6 +21,10 @@ fn rabbitmq(settings: &[(&str, &str)]) -> RabbitMqConfig {
     }
 }
 
+fn password(config: &RabbitMqConfig) -> String {
+    config.password.current().unwrap().expose_secret().to_owned()
+}
+
 #[test]
 fn the_rabbitmq_example_of_the_specification_is_accepted_as_written() {
     let settings = [
@@ -68,12 +72,17 @@ fn pubsub_goes_by_three_names_and_to_the_emulator_where_one_is_named() {
 #[test]
 fn credentials_and_their_place() {
     let config = rabbitmq(&[("BROKER_HOST", "mq"), ("BROKER_USER", "sentinel"), ("BROKER_PASSWORD", "hunter2")]);
-    assert_eq!((config.user.as_str(), config.password.expose_secret()), ("sentinel", "hunter2"));
+    assert_eq!((config.user.as_str(), password(&config).as_str()), ("sentinel", "hunter2"));
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "from-file\n").unwrap();
     let path = file.path().to_str().unwrap();
     let config = rabbitmq(&[("BROKER_HOST", "mq"), ("BROKER_USER", "u"), ("BROKER_PASSWORD_FILE", path)]);
-    assert_eq!(config.password.expose_secret(), "from-file");
+    assert_eq!(password(&config), "from-file");
+    std::fs::write(file.path(), "rotated").unwrap();
+    assert_eq!(password(&config), "rotated");
+    std::fs::write(file.path(), "\n").unwrap();
+    let empty = [("BROKER_TYPE", "rabbitmq"), ("BROKER_HOST", "mq"), ("BROKER_PASSWORD_FILE", path)];
+    assert!(load(&empty).unwrap_err().contains("is empty"));
     let error = load(&[("BROKER_TYPE", "rabbitmq"), ("BROKER_HOST", "mq"), ("BROKER_USER", "u")]).unwrap_err();
     assert!(error.contains("BROKER_PASSWORD: missing"), "{error}");
 }

@@ -1,0 +1,157 @@
+//! The dashboard and the alerts ask for what the sentinel serves, and every alert leads to what to do.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::documents::has_heading;
+use crate::support::{read, root};
+
+const DASHBOARD: &str = "deploy/dashboards/sentinel.json";
+const ALERTS: &str = "deploy/alerts/sentinel.yaml";
+
+/// How our metrics begin; whatever else stands in an expression is of the query language or of Prometheus itself.
+const PREFIXES: [&str; 5] = ["hyperfleet_", "outbox_", "process_", "store_", "watchfire_"];
+
+/// Labels that every series has, or gets when it is scraped.
+const EVERYWHERE: [&str; 5] = ["component", "instance", "job", "le", "version"];
+
+struct Family {
+    histogram: bool,
+    labels: BTreeSet<String>,
+}
+
+/// The families of the reference, which is what a fresh process serves.
+fn families() -> BTreeMap<String, Family> {
+    let document = read("docs/metrics.md");
+    let rows = document.lines().filter(|line| line.starts_with("| `"));
+    let row = |line: &str| {
+        let cells: Vec<_> = line.split('|').map(str::trim).collect();
+        let labels = cells[3].split(", ").map(|label| label.trim_matches('`').to_owned()).collect();
+        (cells[1].trim_matches('`').to_owned(), Family { histogram: cells[2] == "histogram", labels })
+    };
+    rows.map(row).collect()
+}
+
+/// The series of an expression: each name of ours, with the labels that are asked for in the braces behind it.
+fn series(expression: &str) -> Vec<(String, Vec<String>)> {
+    let mut found = Vec::new();
+    let mut rest = expression;
+    while let Some(at) = rest.find(|c: char| c.is_ascii_alphabetic() || c == '"') {
+        rest = &rest[at..];
+        if let Some(quoted) = rest.strip_prefix('"') {
+            rest = quoted.split_once('"').expect("an end of the text").1;
+            continue;
+        }
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':').unwrap_or(rest.len());
+        let (name, behind) = rest.split_at(end);
+        rest = behind;
+        if PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+            let braces = behind.strip_prefix('{').and_then(|matchers| matchers.split_once('}'));
+            let matchers = braces.map_or("", |(matchers, _)| matchers).split(',').filter(|matcher| !matcher.is_empty());
+            let labels = matchers.map(|matcher| matcher.split(['=', '!']).next().unwrap().to_owned());
+            found.push((name.to_owned(), labels.collect()));
+        }
+    }
+    found
+}
+
+/// Everything that an expression asks for is served.
+fn check(families: &BTreeMap<String, Family>, expression: &str) -> usize {
+    let asked = series(expression);
+    for (name, labels) in &asked {
+        let part = ["_bucket", "_count", "_sum"].iter().find_map(|part| name.strip_suffix(part));
+        let of_histogram = part.and_then(|whole| families.get(whole)).filter(|family| family.histogram);
+        let family = families.get(name).filter(|family| !family.histogram).or(of_histogram);
+        let family = family.unwrap_or_else(|| panic!("nothing serves {name}: {expression}"));
+        for label in labels {
+            let known = family.labels.contains(label) || EVERYWHERE.contains(&label.as_str());
+            assert!(known, "{name} has no label {label}: {expression}");
+        }
+    }
+    asked.len()
+}
+
+/// Every text under this key, however deep.
+fn texts<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a str>) {
+    match value {
+        Value::Object(members) => {
+            for (name, member) in members {
+                match member {
+                    Value::String(text) if name == key => found.push(text),
+                    member => texts(member, key, found),
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| texts(item, key, found)),
+        Value::String(_) | Value::Number(_) | Value::Bool(_) | Value::Null => {}
+    }
+}
+
+#[test]
+fn series_are_found_in_an_expression_and_nothing_else() {
+    let expression = r#"sum by (reason) (rate(hyperfleet_a_total{b!="outbox_c",d=~"e"}[5m])) > up{f="g"} + store_h"#;
+    let found = series(expression);
+    let labels = ["b".to_owned(), "d".to_owned()].to_vec();
+    assert_eq!(found, [("hyperfleet_a_total".to_owned(), labels), ("store_h".to_owned(), Vec::new())]);
+}
+
+#[test]
+fn the_dashboard_asks_for_what_is_served() {
+    let dashboard: Value = serde_json::from_str(&read(DASHBOARD)).expect("JSON");
+    let families = families();
+    let mut expressions = Vec::new();
+    for key in ["expr", "definition"] {
+        texts(&dashboard, key, &mut expressions);
+    }
+    for expression in &expressions {
+        assert!(check(&families, expression) > 0, "asks for nothing of ours: {expression}");
+    }
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let mut taken = BTreeSet::new();
+    for panel in panels {
+        let place = |key: &str| panel["gridPos"][key].as_u64().expect("a place");
+        for x in place("x")..place("x") + place("w") {
+            for y in place("y")..place("y") + place("h") {
+                assert!(x < 24 && taken.insert((x, y)), "{} stands where another does", panel["title"]);
+            }
+        }
+        let described = panel["type"] == "row" || panel["description"].as_str().is_some_and(|text| !text.is_empty());
+        assert!(described, "{} does not say what it shows", panel["title"]);
+    }
+    let ids: BTreeSet<_> = panels.iter().map(|panel| panel["id"].as_u64()).collect();
+    assert_eq!(ids.len(), panels.len(), "ids are unique");
+}
+
+#[test]
+fn every_alert_asks_for_what_is_served_is_tested_and_leads_to_what_to_do() {
+    let rules: Value = serde_saphyr::from_str(&read(ALERTS)).expect("YAML");
+    let tests = read("deploy/alerts/sentinel_test.yaml");
+    let families = families();
+    let rules: Vec<_> =
+        rules["groups"].as_array().unwrap().iter().flat_map(|it| it["rules"].as_array().unwrap()).collect();
+    let mut names = BTreeSet::new();
+    for rule in &rules {
+        let name = rule["alert"].as_str().expect("an alert");
+        assert!(names.insert(name.to_owned()), "{name} twice");
+        assert!(check(&families, rule["expr"].as_str().unwrap()) > 0, "{name}");
+        let severity = rule["labels"]["severity"].as_str().unwrap();
+        assert!(["critical", "warning"].contains(&severity), "{name}: {severity}");
+        for annotation in ["summary", "description"] {
+            assert!(
+                rule["annotations"][annotation].as_str().is_some_and(|text| text.len() > 10),
+                "{name}: {annotation}"
+            );
+        }
+        let runbook = rule["annotations"]["runbook_url"].as_str().expect("a runbook");
+        let (file, anchor) = runbook.split_once('#').expect("a heading");
+        assert!(["docs/sentinel.md", "docs/errors.md"].contains(&file), "{name}: {runbook}");
+        assert!(has_heading(&root().join(file), anchor), "{name}: {runbook}");
+        let fires = [format!("{{alertname=\"{name}\""), format!("alertname: {name}\n")];
+        assert!(fires.iter().any(|fires| tests.contains(fires)), "no test in which {name} fires");
+    }
+    let guide = read("docs/sentinel.md");
+    let documented: BTreeSet<_> =
+        guide.lines().filter_map(|line| line.strip_prefix("#### ")).map(str::to_owned).collect();
+    assert_eq!(documented, names, "the guide has a heading for each alert, and for no other");
+}
