@@ -295,7 +295,7 @@ fn asked(attempts: u32, seconds: i64) -> Published {
 #[test]
 fn no_progress_is_told_after_its_time_and_when_we_have_asked_often_enough() {
     let told = after(&stuck(1800), asked(ASKED, 11));
-    assert_eq!(told.reason.as_str(), "no progress - max age expired (not ready)");
+    assert_eq!(told.reason.as_str(), "no progress - nothing changes in spite of events");
     assert!(told.no_progress);
     assert_eq!((told.since, told.due), (Some(ago(10)), Some(now())), "no later than without");
     let mut undated = stuck(1800);

@@ -207,7 +207,7 @@ async fn a_resource_that_makes_no_progress_is_told_whether_or_not_reports_come()
             let id = create(&api, "stuck");
             let pace = "poll_interval: 50ms\nmax_age_not_ready: 100ms\nno_progress_after: 1s\n";
             let live = Bench::new(&format!("{}{pace}", minimal(&api.url)), Arc::<Memory>::default()).run();
-            let no_progress = "no progress - max age expired (not ready)";
+            let no_progress = "no progress - nothing changes in spite of events";
             let mut answered = 0;
             eventually(DEADLINE, "no progress", async || {
                 if reports && std::mem::replace(&mut answered, live.published()) < live.published() {
