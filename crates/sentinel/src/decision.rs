@@ -160,7 +160,7 @@ impl Reason {
             Self::MaxAgeNotReady => "max age expired (not ready)",
             Self::DeletionRequested => "deletion requested - to be finalized",
             Self::Deleting => "deletion in progress - max age expired",
-            Self::NoProgress => "no progress - max age expired (not ready)",
+            Self::NoProgress => "no progress - nothing changes in spite of events",
             Self::BackoffExpired => "backoff-expired",
             Self::NotExpired => "max age not expired",
             Self::InFlight => "event published, max age not expired",

@@ -79,13 +79,13 @@ impl InFlight {
         // After the clock was set back the resource would be silent until it has caught up.
         entry.at = entry.at.min(now);
         let Entry { generation, at, attempts, silent, answered } = *entry;
-        let overtaken = report.is_some_and(|report| answers(report, at) && report <= now)
-            && resource.status.observed_generation >= generation;
-        if overtaken && !answered {
+        let report = report.filter(|report| *report <= now && resource.status.observed_generation >= generation);
+        if let Some(report) = report.filter(|report| answers(*report, at) && !answered) {
             entry.answered = true;
-            self.answered.extend(report.map(|report| report.duration_since(at)));
+            self.answered.push(report.duration_since(at));
         }
-        if overtaken && resource.status.ready {
+        // As a clock it is overtaken only by what is surely later: a second's beginning would make the next event early.
+        if report.is_some_and(|report| report >= at) && resource.status.ready {
             self.entries.pop(&key);
             self.waiting.end(silent);
             return None;

@@ -186,7 +186,7 @@ async fn a_deletion_has_its_own_reasons_and_the_oldest_is_told() {
         let age = live.metric("hyperfleet_sentinel_oldest_deletion_age_seconds", &[]).unwrap();
         assert!((1.5..60.0).contains(&age), "{age}");
         let fields = api.fleet.faults().lists().last().unwrap().query("fields").map(str::to_owned);
-        assert_eq!(fields.is_some_and(|it| it.contains("deleted_time")), dialect == Dialect::Hyperfleet);
+        assert!(fields.as_ref().is_some_and(|it| it.contains("deleted_time")), "projected: {fields:?}");
 
         for adapter in ["validation", "dns"] {
             let mut done = NewReport::new(adapter, 2, Status::True, clock::now());
@@ -207,9 +207,10 @@ async fn a_resource_that_makes_no_progress_is_told_whether_or_not_reports_come()
             let id = create(&api, "stuck");
             let pace = "poll_interval: 50ms\nmax_age_not_ready: 100ms\nno_progress_after: 1s\n";
             let live = Bench::new(&format!("{}{pace}", minimal(&api.url)), Arc::<Memory>::default()).run();
-            let no_progress = "no progress - max age expired (not ready)";
+            let no_progress = "no progress - nothing changes in spite of events";
+            let mut answered = 0;
             eventually(DEADLINE, "no progress", async || {
-                if reports {
+                if reports && std::mem::replace(&mut answered, live.published()) < live.published() {
                     for adapter in ["validation", "dns"] {
                         report(&api.fleet, &id, adapter, Status::False, clock::now());
                     }
@@ -255,10 +256,13 @@ async fn the_silent_adapter_behind_a_frozen_report_time_is_named() {
     report(&api.fleet, &behind, "dns", Status::True, ago(70));
     let pace = "poll_interval: 100ms\nmax_age_not_ready: 1s\nmax_age_ready: 1s\n";
     let live = Bench::new(&format!("{}{pace}", minimal(&api.url)), Arc::<Memory>::default()).run();
-    // Validation goes on; the time of the one stands still all the same, and the other is never ready.
+    // Validation answers; the time of the one stands still all the same, and the other is never ready.
+    let mut answered = 0;
     eventually(DEADLINE, "both wait", async || {
-        for id in [&behind, &never] {
-            report(&api.fleet, id, "validation", Status::True, clock::now());
+        if std::mem::replace(&mut answered, live.published()) < live.published() {
+            for id in [&behind, &never] {
+                report(&api.fleet, id, "validation", Status::True, clock::now());
+            }
         }
         (live.metric("hyperfleet_sentinel_resources_awaiting_adapter", &[]) == Some(2.0)).then_some(())
     })

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use serde_json::json;
 use watchfire_delivery::{EventSink, sink};
 use watchfire_runtime::clock;
-use watchfire_simulator::{Dialect, Fault, NewReport, NewResource, Scope, Status, Times};
+use watchfire_simulator::{Dialect, Fault, NewReport, NewResource, Patch, Scope, Status, Times};
 use watchfire_testkit::eventually;
 
 use crate::support::{Api, Bench, DEADLINE, Memory, Refusal, minimal, timeout};
@@ -75,14 +76,16 @@ async fn every_family_moves() {
     // What was refused goes out, what was forgotten as well, and what is remembered is skipped.
     assert_eq!(bench.cycle().await.unwrap().failed, 0);
     look(&bench);
-    // The adapters report on what is remembered, which has one resource of three.
+    // With more room, an event is remembered until the adapters report on its generation.
+    bench.sentinel = bench.sentinel.remember_at_most(10);
+    api.fleet.patch("clusters", &ids[0], Patch::spec(&json!({"replicas": 2}))).unwrap();
+    bench.cycle().await.unwrap();
+    look(&bench);
     let answered = "hyperfleet_sentinel_event_to_report_seconds_count";
     eventually(DEADLINE, "a report overtakes an event", async || {
-        for id in &ids {
-            for adapter in ["validation", "dns"] {
-                let now = clock::now();
-                api.fleet.report_at("clusters", id, NewReport::new(adapter, 1, Status::True, now), now).unwrap();
-            }
+        for adapter in ["validation", "dns"] {
+            let now = clock::now();
+            api.fleet.report_at("clusters", &ids[0], NewReport::new(adapter, 2, Status::True, now), now).unwrap();
         }
         bench.cycle().await.unwrap();
         (bench.metric(answered, &[]) > Some(0.0)).then_some(())
