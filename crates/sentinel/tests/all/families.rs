@@ -68,9 +68,12 @@ async fn every_family_moves() {
     let answered = "hyperfleet_sentinel_event_to_report_seconds_count";
     eventually(DEADLINE, "a report overtakes an event", async || {
         for id in &ids {
+            let generation = api.fleet.get("clusters", id).unwrap().generation;
             for adapter in ["validation", "dns"] {
                 let now = clock::now();
-                api.fleet.report_at("clusters", id, NewReport::new(adapter, 1, Status::True, now), now).unwrap();
+                api.fleet
+                    .report_at("clusters", id, NewReport::new(adapter, generation, Status::True, now), now)
+                    .unwrap();
             }
         }
         bench.cycle().await.unwrap();
