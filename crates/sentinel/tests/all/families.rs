@@ -83,9 +83,14 @@ async fn every_family_moves() {
     look(&bench);
     let answered = "hyperfleet_sentinel_event_to_report_seconds_count";
     eventually(DEADLINE, "a report overtakes an event", async || {
-        for adapter in ["validation", "dns"] {
-            let now = clock::now();
-            api.fleet.report_at("clusters", &ids[0], NewReport::new(adapter, 2, Status::True, now), now).unwrap();
+        for id in &ids {
+            let generation = api.fleet.get("clusters", id).unwrap().generation;
+            for adapter in ["validation", "dns"] {
+                let now = clock::now();
+                api.fleet
+                    .report_at("clusters", id, NewReport::new(adapter, generation, Status::True, now), now)
+                    .unwrap();
+            }
         }
         bench.cycle().await.unwrap();
         (bench.metric(answered, &[]) > Some(0.0)).then_some(())

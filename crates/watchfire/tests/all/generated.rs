@@ -224,7 +224,8 @@ async fn every_variable_of_the_broker_is_in_the_reference() {
 async fn the_list_of_metrics_is_what_a_fresh_process_serves() {
     let api = Api::serve(Simulator::new(Dialect::Hyperfleet)).await;
     let receiver = Receiver::start().await;
-    let sentinel = Setup::new(&api.url, "", receiver.url()).start().await;
+    let setup = Setup::new(&api.url, "", receiver.url());
+    let sentinel = setup.start().await;
     sentinel.readiness(200).await;
     let (_, served) = get(&format!("{}/metrics", sentinel.metrics)).await;
     let mut doc = "# Metrics of the sentinel

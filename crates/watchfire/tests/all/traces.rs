@@ -120,7 +120,8 @@ async fn each_event_of_a_small_window_has_a_span_and_those_of_a_large_one_share_
     for (clusters, own) in [(5, true), (150, false)] {
         let (fleet, _) = fleet(clusters);
         let (api, subscriber, collector) = (Api::serve(fleet).await, Receiver::start().await, Collector::start().await);
-        let sentinel = setup(&api, &subscriber, collector.receiver().url()).start().await;
+        let setup = setup(&api, &subscriber, collector.receiver().url());
+        let sentinel = setup.start().await;
         let events = events(&subscriber, clusters).await;
         let (_, spans) = finish(sentinel, &collector).await;
         let publish = named(&spans, PUBLISH);
@@ -150,7 +151,8 @@ async fn what_fails_is_seen_in_its_span_and_what_is_not_sampled_is_not_sent() {
     let (fleet, _) = fleet(1);
     fleet.faults().arm(Scope::Lists, Fault::status(503), Times::Next(1));
     let (api, subscriber, collector) = (Api::serve(fleet).await, Receiver::start().await, Collector::start().await);
-    let sentinel = setup(&api, &subscriber, collector.receiver().url()).start().await;
+    let started = setup(&api, &subscriber, collector.receiver().url());
+    let sentinel = started.start().await;
     events(&subscriber, 1).await;
     let (_, spans) = finish(sentinel, &collector).await;
     let failed: Vec<_> = spans.iter().filter(|span| span.failed).collect();
@@ -174,7 +176,8 @@ async fn what_fails_is_seen_in_its_span_and_what_is_not_sampled_is_not_sent() {
 async fn a_collector_that_is_away_or_hangs_costs_spans_and_one_line_and_never_time() {
     let (fleet, _) = fleet(1);
     let (api, subscriber) = (Api::serve(fleet).await, Receiver::start().await);
-    let away = polling("50ms", &api, &subscriber, "http://127.0.0.1:9").start().await;
+    let setup = polling("50ms", &api, &subscriber, "http://127.0.0.1:9");
+    let away = setup.start().await;
     eventually(DEADLINE, "failed spans are counted", async || {
         (counter(&away, "outcome=\"failed\"").await > 20.0).then_some(())
     })
@@ -186,8 +189,10 @@ async fn a_collector_that_is_away_or_hangs_costs_spans_and_one_line_and_never_ti
     // One request hangs for 5 seconds; what does not fit the queue meanwhile is dropped.
     let collector = Collector::start().await;
     collector.receiver().otherwise(Answer::hang());
-    let setup = polling("50ms", &api, &subscriber, collector.receiver().url());
-    let mut hung = setup.env("OTEL_BSP_MAX_QUEUE_SIZE", "10").env("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "5").start().await;
+    let setup = polling("50ms", &api, &subscriber, collector.receiver().url())
+        .env("OTEL_BSP_MAX_QUEUE_SIZE", "10")
+        .env("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "5");
+    let mut hung = setup.start().await;
     eventually(DEADLINE, "dropped spans are counted", async || {
         (counter(&hung, "outcome=\"dropped\"").await > 20.0).then_some(())
     })
