@@ -329,8 +329,8 @@ fn described(knobs: &Knobs) -> String {
         stale_generation.then(|| "stale generation".to_owned()),
         (!clock_offset.is_zero()).then(|| format!("clock {clock_offset}")),
     ];
-    let words: Vec<String> = odd.into_iter().flatten().collect();
-    format!("takes {latency:?} {}", words.join(", "))
+    let words: Vec<String> = [Some(format!("takes {latency:?}"))].into_iter().chain(odd).flatten().collect();
+    words.join(", ")
 }
 
 #[cfg(test)]
