@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "in a test, what cannot go on is the failure to report")]
 
 mod api;
+mod corpus;
 mod cycle;
 mod expression_go;
 mod families;
