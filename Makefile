@@ -1,6 +1,11 @@
 # What contributors run. `make test` is the whole of it; the rest is quicker.
 
-.PHONY: test fmt lint drift docs bench
+SEED ?= 1
+ROUNDS ?= 5
+JOBS ?= 1
+SECONDS ?= 30
+
+.PHONY: test fmt lint drift docs bench chaos fuzz
 
 test: ## starts the real services it can get, runs every test, and names what was skipped
 	testbed/test
@@ -23,3 +28,9 @@ bench: ## release builds against ceilings in the same run; rows also in target/b
 	eval "$$(testbed/up)" && mkdir -p target && \
 	  cargo run --release --locked -p watchfire-benches -- sentinel --million --json target/bench.json && \
 	  cargo test --release --locked -p watchfire-delivery --test all rate -- --ignored --nocapture
+
+chaos: ## the sentinel through rounds of faults, each from its seed; ROUNDS=200 JOBS=4 for the long one
+	testbed/chaos --seed $(SEED) --rounds $(ROUNDS) --jobs $(JOBS)
+
+fuzz: ## each fuzz target for SECONDS; needs a nightly toolchain
+	testbed/fuzz $(SECONDS)
