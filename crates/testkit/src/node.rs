@@ -55,10 +55,15 @@ pub(crate) fn testbed(program: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testbed").join(program)
 }
 
-/// A port that was free a moment ago.
+/// A port that was free a moment ago, and that the kernel gives to nobody: while a service is down, a connection of
+/// anyone's could take one of those that it hands out (32768 and up).
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind a free port");
-    listener.local_addr().expect("read the bound port").port()
+    let candidate = || {
+        let [low, high, ..] = uuid::Uuid::new_v4().into_bytes();
+        10_000 + u16::from_le_bytes([low, high]) % 20_000
+    };
+    let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    std::iter::repeat_with(candidate).take(100).find(free).expect("find a free port")
 }
 
 /// A Pub/Sub emulator on its own port. It keeps topics in memory: a restart forgets them.
