@@ -158,7 +158,7 @@ impl Drop for Api {
 
 /// What a sentinel is started with; its files are in a folder of its own.
 pub(crate) struct Setup {
-    pub(crate) folder: tempfile::TempDir,
+    pub(crate) folder: Arc<tempfile::TempDir>,
     pub(crate) args: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
 }
@@ -166,7 +166,7 @@ pub(crate) struct Setup {
 impl Setup {
     /// A sentinel of clusters at `api`, with more lines for its file, over the embedded broker to `subscriber`.
     pub(crate) fn new(api: &str, more: &str, subscriber: &str) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = Arc::new(tempfile::tempdir().expect("a folder"));
         let file = folder.path().join("sentinel.yaml");
         let config = format!("resource_type: clusters\n{more}\nhyperfleet_api:\n  endpoint: {api}\n  timeout: 5s\n");
         std::fs::write(&file, config).expect("a file");
@@ -207,7 +207,7 @@ impl Setup {
         let process = Process::start(self.command());
         let started: Value = serde_json::from_str(&process.line(&["sentinel started"]).await).expect("JSON");
         let address = |name: &str| format!("http://{}", started[name].as_str().expect("an address"));
-        Sentinel { health: address("health"), metrics: address("metrics"), process }
+        Sentinel { health: address("health"), metrics: address("metrics"), process, _folder: Arc::clone(&self.folder) }
     }
 }
 
@@ -216,6 +216,8 @@ pub(crate) struct Sentinel {
     pub(crate) process: Process,
     pub(crate) health: String,
     pub(crate) metrics: String,
+    // Its store must not be deleted while it runs.
+    _folder: Arc<tempfile::TempDir>,
 }
 
 impl Sentinel {
