@@ -62,7 +62,7 @@ mod tests {
     fn every_problem_has_its_key() {
         let raw =
             RawDecision { params: Some(vec![param("a", "b"), param("b", "1 +")]), result: Some("a + 1".to_owned()) };
-        assert_eq!(keys(&raw), ["params.0.expr", "params.1.expr"]);
+        assert_eq!(keys(&raw), ["params.0.expr", "params.1.expr", "result"]);
     }
 
     #[test]

@@ -259,8 +259,8 @@ fn each_expression_that_cannot_be_used_is_told_at_its_key() {
     );
     let errors = load(&text, &Env::default()).unwrap_err();
     for part in [
-        "message_decision.params.0.expr: param late, line 1, column 1: param early is not known yet",
-        "message_decision.params.1.expr: param early, line 1, column 1: + cannot take int and string",
+        "message_decision.params[0].expr: param late, line 1, column 1: param early is not known yet",
+        "message_decision.params[1].expr: param early, line 1, column 1: + cannot take int and string",
         "message_decision.result: result, line 1, column 1: the result is int, not true or false",
         "message_data.id: expression: line 1, column 1: + cannot take",
     ] {
