@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use watchfire_sentinel::decision::{MaxAge, Policy, decide};
-use watchfire_sentinel::payload::Payload;
+use watchfire_sentinel::expression::{Expression, Facts};
+use watchfire_sentinel::payload::{Leaves, Payload};
 use watchfire_sentinel::resource::Resource;
 
 use crate::report::{Row, median};
@@ -31,12 +32,52 @@ pub(crate) fn rows(rounds: usize) -> Vec<Row> {
             drop(black_box(Resource::parse(black_box(&json))));
         }),
     ];
-    if let Ok(payload) = Payload::compile(&fields) {
+    let facts = Facts { resource: &value, view: &parsed, now };
+    if let Ok(payload) = Payload::compile(&fields, Leaves::Paths) {
         rows.push(row("payload with 5 fields", "< 5000 ns", "< 2000 ns", rounds, || {
-            drop(black_box(payload.build(black_box(&value))));
+            drop(black_box(payload.build(black_box(facts), "")));
+        }));
+    }
+    let expressions = json!({
+        "resource_id": "resource.id", "resource_type": "resource.kind", "region": "resource.labels.region",
+        "generation": "resource.generation", "href": "resource.href",
+    });
+    if let Ok(payload) = Payload::compile(&expressions, Leaves::Expressions) {
+        rows.push(row("payload with 5 fields as expressions", "", "", rounds, || {
+            drop(black_box(payload.build(black_box(facts), "")));
+        }));
+    }
+    if let Ok(expression) = Expression::built_in(&max_age) {
+        // With what it reads of the JSON, as for each resource of a page.
+        rows.push(row("the built-in expression on one resource", "< 20000 ns", "< 5000 ns", rounds, || {
+            drop(black_box(expression.answer(black_box(&json), &parsed, now)));
+        }));
+    }
+    if let Ok(expression) = Expression::compile(&today(), TODAY_RESULT) {
+        rows.push(row("today's default expression on one resource", "", "", rounds, || {
+            drop(black_box(expression.answer(black_box(&json), &parsed, now)));
         }));
     }
     rows
+}
+
+/// What today's sentinel decides by where nothing is written.
+const TODAY_RESULT: &str =
+    "is_new_resource || generation_mismatch || reconciled_and_stale || not_reconciled_and_debounced";
+
+fn today() -> Vec<(String, String)> {
+    let stale = |age: &str| format!("has_ref_time && now - timestamp(ref_time) > duration(\"{age}\")");
+    [
+        ("ref_time", "condition(\"Reconciled\").last_updated_time".to_owned()),
+        ("is_reconciled", "condition(\"Reconciled\").status == \"True\"".to_owned()),
+        ("has_ref_time", "ref_time != \"\"".to_owned()),
+        ("is_new_resource", "resource.generation == 1 && !has_ref_time".to_owned()),
+        ("generation_mismatch", "resource.generation > condition(\"Reconciled\").observed_generation".to_owned()),
+        ("reconciled_and_stale", format!("is_reconciled && {}", stale("30m"))),
+        ("not_reconciled_and_debounced", format!("!is_reconciled && {}", stale("10s"))),
+    ]
+    .map(|(name, source)| (name.to_owned(), source))
+    .into()
 }
 
 fn row(what: &str, must: &'static str, aim: &'static str, rounds: usize, mut work: impl FnMut()) -> Row {

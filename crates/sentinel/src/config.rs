@@ -21,10 +21,12 @@ use watchfire_runtime::secret::SecretSource;
 
 use crate::api::ApiConfig;
 use crate::decision::{MaxAge, Policy};
-use crate::payload::Payload;
+use crate::expression::Expression;
+use crate::payload::{Leaves, Payload};
 use crate::selector::{Operator, Requirement, Selector};
 
 pub mod broker;
+mod decision;
 mod show;
 
 pub use show::Shown;
@@ -50,10 +52,14 @@ pub struct RawConfig {
     /// `generation` and `owner_references`.
     pub message_data: Option<Value>,
     /// `generation_aware` (default): spec changes at once, then max age since the last report. `time_only`: max age
-    /// since the last transition, and nothing else.
+    /// since the last transition, and nothing else. `expression`: what `message_decision` says.
     pub decision: Option<RawPolicy>,
+    /// The CEL expressions that decide; implies `decision: expression`. Default of that: those of today's HyperFleet, with
+    /// the max ages of this file.
+    pub message_decision: Option<RawDecision>,
     /// `in_flight` (default): an event of our own counts like a report, so that a silent adapter costs one event per
-    /// max age. `always`: only reports count, so that it costs one event per poll.
+    /// max age. `always`: only reports count, so that it costs one event per poll; the default with a
+    /// `message_decision`.
     pub republish: Option<Republish>,
 }
 
@@ -69,6 +75,26 @@ pub struct RawApi {
     pub token_file: Option<PathBuf>,
 }
 
+/// `message_decision` as typed.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(default)]
+pub struct RawDecision {
+    /// Named expressions, evaluated in this order; each sees those before it.
+    pub params: Option<Vec<RawParam>>,
+    /// Whether an event is due: true or false. Required.
+    pub result: Option<String>,
+}
+
+/// One named expression of `message_decision`.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(default)]
+pub struct RawParam {
+    /// Its name.
+    pub name: Option<String>,
+    /// The expression.
+    pub expr: Option<String>,
+}
+
 /// `decision` as typed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -77,6 +103,8 @@ pub enum RawPolicy {
     GenerationAware,
     /// See [`Policy::TimeOnly`].
     TimeOnly,
+    /// Expressions in CEL.
+    Expression,
 }
 
 /// Whether our own events count when it is decided what is due.
@@ -165,6 +193,8 @@ pub struct SentinelConfig {
     pub max_age: MaxAge,
     /// How that is decided.
     pub policy: Policy,
+    /// What decides in place of `policy`, where an expression does.
+    pub expression: Option<Arc<Expression>>,
     /// Whether our own events count.
     pub republish: Republish,
     /// Which resources are watched.
@@ -234,11 +264,23 @@ fn check_into(raw: &RawConfig, env: &Env, problems: &mut Problems) -> Option<Sen
     let endpoint = check_endpoint(api.endpoint.as_deref(), raw.hyperfleet_api.is_some(), problems);
     let token = check_token(&api, env, problems);
     let selector = check_selector(raw.resource_selector.as_ref(), problems);
-    let payload = check_payload(raw.message_data.as_ref(), problems);
-    let policy = match raw.decision {
-        None | Some(RawPolicy::GenerationAware) => Policy::GenerationAware,
-        Some(RawPolicy::TimeOnly) => Policy::TimeOnly,
+    let decision = raw.decision.unwrap_or(match raw.message_decision {
+        Some(_) => RawPolicy::Expression,
+        None => RawPolicy::GenerationAware,
+    });
+    let leaves = if decision == RawPolicy::Expression { Leaves::Mixed } else { Leaves::Paths };
+    let payload = check_payload(raw.message_data.as_ref(), leaves, problems);
+    let max_age = ready.zip(not_ready).map(|(ready, not_ready)| MaxAge { ready, not_ready });
+    let expression = check_expression(decision, raw.message_decision.as_ref(), max_age.as_ref(), problems);
+    let policy = match decision {
+        // Where an expression decides, it does so in place of these.
+        RawPolicy::GenerationAware | RawPolicy::Expression => Policy::GenerationAware,
+        RawPolicy::TimeOnly => Policy::TimeOnly,
     };
+    let republish = raw.republish.unwrap_or(match raw.message_decision {
+        Some(_) => Republish::Always,
+        None => Republish::InFlight,
+    });
     let effective = RawConfig {
         resource_type: resource_type.clone(),
         poll_interval: poll_interval.map(GoDuration::new),
@@ -247,15 +289,17 @@ fn check_into(raw: &RawConfig, env: &Env, problems: &mut Problems) -> Option<Sen
         resource_selector: Some(raw.resource_selector.clone().unwrap_or(RawSelector::Pairs(Vec::new()))),
         hyperfleet_api: Some(RawApi { timeout: timeout.map(GoDuration::new), ..api }),
         message_data: Some(raw.message_data.clone().unwrap_or_else(default_message_data)),
-        decision: Some(raw.decision.unwrap_or(RawPolicy::GenerationAware)),
-        republish: Some(raw.republish.unwrap_or_default()),
+        decision: Some(decision),
+        message_decision: raw.message_decision.clone(),
+        republish: Some(republish),
     };
     Some(SentinelConfig {
         api: ApiConfig { endpoint: endpoint?, timeout: timeout?, token, resource_type: resource_type? },
         poll_interval: poll_interval?,
-        max_age: MaxAge { ready: ready?, not_ready: not_ready? },
+        max_age: max_age?,
         policy,
-        republish: raw.republish.unwrap_or_default(),
+        expression,
+        republish,
         selector: selector?,
         payload: Arc::new(payload?),
         effective,
@@ -372,9 +416,32 @@ fn check_selector(raw: Option<&RawSelector>, problems: &mut Problems) -> Option<
     problems.take("resource_selector", built)
 }
 
-fn check_payload(raw: Option<&Value>, problems: &mut Problems) -> Option<Payload> {
+fn check_expression(
+    decision: RawPolicy,
+    raw: Option<&RawDecision>,
+    max_age: Option<&MaxAge>,
+    problems: &mut Problems,
+) -> Option<Arc<Expression>> {
+    if decision != RawPolicy::Expression {
+        if raw.is_some() {
+            problems.push("message_decision", "not used by this decision; leave one of the two out");
+        }
+        return None;
+    }
+    match decision::compile(raw, max_age?) {
+        Ok(expression) => Some(Arc::new(expression)),
+        Err(found) => {
+            for (key, message) in found {
+                problems.push(format!("message_decision.{key}"), message);
+            }
+            None
+        }
+    }
+}
+
+fn check_payload(raw: Option<&Value>, leaves: Leaves, problems: &mut Problems) -> Option<Payload> {
     let Some(raw) = raw.filter(|raw| !raw.is_null()) else { return Some(Payload::default_payload()) };
-    match Payload::compile(raw) {
+    match Payload::compile(raw, leaves) {
         Ok(payload) => Some(payload),
         Err(errors) => {
             for error in errors {

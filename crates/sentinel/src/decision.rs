@@ -15,6 +15,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::resource::Resource;
 
+mod expression;
+
+pub use expression::Answer;
+
 /// How it is decided that a resource is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
@@ -22,6 +26,8 @@ pub enum Policy {
     GenerationAware,
     /// Max age since the last change of state, and nothing else.
     TimeOnly,
+    /// What an expression says of the resource.
+    Expression(Answer),
 }
 
 /// How old a resource may become before the next event.
@@ -61,11 +67,17 @@ pub enum Reason {
     BackoffNotExpired,
     /// The adapters claim a generation that does not exist yet, and there is no report time to go by.
     ObservedAhead,
+    /// Expression policy: it says so.
+    ExpressionTrue,
+    /// Expression policy: it says no.
+    ExpressionFalse,
+    /// Expression policy: it cannot be evaluated over this resource.
+    ExpressionFailed,
 }
 
 impl Reason {
     /// Every reason, in the order of the enum; metrics create their labels from it.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::GenerationChanged,
         Self::MaxAgeReady,
         Self::MaxAgeNotReady,
@@ -74,6 +86,9 @@ impl Reason {
         Self::InFlight,
         Self::BackoffNotExpired,
         Self::ObservedAhead,
+        Self::ExpressionTrue,
+        Self::ExpressionFalse,
+        Self::ExpressionFailed,
     ];
 
     /// The words of the specification.
@@ -87,14 +102,26 @@ impl Reason {
             Self::InFlight => "event published, max age not expired",
             Self::BackoffNotExpired => "backoff not expired",
             Self::ObservedAhead => "observed_generation ahead of generation",
+            Self::ExpressionTrue => "message decision matched",
+            Self::ExpressionFalse => "message decision result is false",
+            Self::ExpressionFailed => "message decision failed",
         }
     }
 
     /// Whether the reason publishes.
     pub fn publishes(self) -> bool {
         match self {
-            Self::GenerationChanged | Self::MaxAgeReady | Self::MaxAgeNotReady | Self::BackoffExpired => true,
-            Self::NotExpired | Self::InFlight | Self::BackoffNotExpired | Self::ObservedAhead => false,
+            Self::GenerationChanged
+            | Self::MaxAgeReady
+            | Self::MaxAgeNotReady
+            | Self::BackoffExpired
+            | Self::ExpressionTrue => true,
+            Self::NotExpired
+            | Self::InFlight
+            | Self::BackoffNotExpired
+            | Self::ObservedAhead
+            | Self::ExpressionFalse
+            | Self::ExpressionFailed => false,
         }
     }
 }
@@ -128,15 +155,20 @@ pub fn decide(
     max_age: &MaxAge,
     now: Timestamp,
 ) -> Decision {
+    if let Policy::Expression(answer) = policy {
+        return expression::decide(answer, resource, published, max_age, now);
+    }
     let status = &resource.status;
     let report = match policy {
-        Policy::GenerationAware => status.last_updated,
+        Policy::GenerationAware | Policy::Expression(_) => status.last_updated,
         Policy::TimeOnly => status.last_transition,
     };
     let generation = resource.generation.unwrap_or(0);
     let observed = status.observed_generation.unwrap_or(0);
     let (unseen, observed_ahead) = match policy {
-        Policy::GenerationAware => (generation > observed, observed > generation && resource.generation.is_some()),
+        Policy::GenerationAware | Policy::Expression(_) => {
+            (generation > observed, observed > generation && resource.generation.is_some())
+        }
         Policy::TimeOnly => (false, false),
     };
     let ours = published.filter(|published| policy == Policy::TimeOnly || published.generation == resource.generation);
@@ -163,8 +195,8 @@ pub fn decide(
     }
     let in_flight = past_report.is_none_or(|report| report < last);
     let reason = match policy {
-        Policy::GenerationAware if in_flight => Reason::InFlight,
-        Policy::GenerationAware => Reason::NotExpired,
+        Policy::GenerationAware | Policy::Expression(_) if in_flight => Reason::InFlight,
+        Policy::GenerationAware | Policy::Expression(_) => Reason::NotExpired,
         Policy::TimeOnly => Reason::BackoffNotExpired,
     };
     settle(reason, Some(last), Some(due))
@@ -173,6 +205,7 @@ pub fn decide(
 fn due_reason(policy: Policy, unseen: bool, ready: bool) -> Reason {
     match policy {
         Policy::TimeOnly => Reason::BackoffExpired,
+        Policy::Expression(_) => Reason::ExpressionTrue,
         Policy::GenerationAware if unseen => Reason::GenerationChanged,
         Policy::GenerationAware if ready => Reason::MaxAgeReady,
         Policy::GenerationAware => Reason::MaxAgeNotReady,

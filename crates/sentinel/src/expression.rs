@@ -40,6 +40,7 @@ use serde_json::Value as Json;
 pub use bounds::{MAX_NESTING, MAX_SOURCE};
 pub use eval::Kind;
 
+use crate::partial;
 use crate::resource::Resource;
 use compile::{Declared, Fault, Purpose};
 use eval::{Run, Stop};
@@ -69,6 +70,9 @@ pub struct Facts<'v> {
 pub struct Expression {
     params: Vec<Compiled>,
     result: Compiled,
+    /// The top-level fields of a resource that are read; nothing means all of it.
+    fields: Option<BTreeSet<String>>,
+    slots: usize,
 }
 
 /// A field of an event.
@@ -237,9 +241,7 @@ impl Expression {
             later.retain(|later| later != name);
         }
         match compile::compile(result, &declared, &[], Purpose::Result) {
-            Ok(planned) if problems.is_empty() => {
-                Ok(Self { params: compiled, result: Compiled::new(Part::Result, result, planned) })
-            }
+            Ok(planned) if problems.is_empty() => Ok(Self::of(compiled, Compiled::new(Part::Result, result, planned))),
             Ok(_) => Err(problems),
             Err(faults) => {
                 problems.extend(faults.into_iter().map(|fault| problem(Part::Result, result, fault)));
@@ -250,7 +252,7 @@ impl Expression {
 
     /// Says whether a resource is due; fails when a param or the result does.
     pub fn evaluate(&self, facts: Facts<'_>) -> Result<bool, Failure> {
-        let mut run = Run::new(facts, "", self.slots());
+        let mut run = Run::new(facts, "", self.slots);
         for (slot, param) in self.params.iter().enumerate() {
             let value = run.eval(&param.node).map_err(|stop| param.failure(stop))?;
             run.set(slot, value);
@@ -258,9 +260,29 @@ impl Expression {
         run.truth(&self.result.node).map_err(|stop| self.result.failure(stop))
     }
 
+    /// Says whether a resource is due, as [`Expression::evaluate`], reading no more of its JSON than is needed.
+    pub fn answer(&self, json: &str, view: &Resource<'_>, now: Timestamp) -> Result<bool, Failure> {
+        let resource = self.read(json).map_err(|error| Failure {
+            kind: Kind::InvalidArgument,
+            part: Part::Result,
+            line: 1,
+            column: 1,
+            what: format!("the resource cannot be read: {error}"),
+        })?;
+        self.evaluate(Facts { resource: &resource, view, now })
+    }
+
+    /// Reads what the expression needs of a resource.
+    pub fn read(&self, json: &str) -> Result<Json, serde_json::Error> {
+        match &self.fields {
+            Some(fields) if fields.is_empty() => Ok(Json::Null),
+            fields => partial::read(json, fields.as_ref()),
+        }
+    }
+
     /// Says what each part came to.
     pub fn explain(&self, facts: Facts<'_>) -> Explained<'_> {
-        let mut run = Run::new(facts, "", self.slots());
+        let mut run = Run::new(facts, "", self.slots);
         let mut params = Vec::new();
         let mut failed = None;
         for (slot, param) in self.params.iter().enumerate() {
@@ -292,13 +314,16 @@ impl Expression {
     }
 
     /// The top-level fields of a resource that are read; `None` when the resource is read as a whole.
-    pub fn top_level_fields(&self) -> Option<BTreeSet<String>> {
-        let mut fields = BTreeSet::new();
-        self.params.iter().chain([&self.result]).all(|part| reads(&part.node, &mut fields)).then_some(fields)
+    pub fn top_level_fields(&self) -> Option<&BTreeSet<String>> {
+        self.fields.as_ref()
     }
 
-    fn slots(&self) -> usize {
-        self.params.iter().chain([&self.result]).map(|part| part.slots).max().unwrap_or(0)
+    fn of(params: Vec<Compiled>, result: Compiled) -> Self {
+        let parts = || params.iter().chain([&result]);
+        let mut fields = BTreeSet::new();
+        let fields = parts().all(|part| reads(&part.node, &mut fields)).then_some(fields);
+        let slots = parts().map(|part| part.slots).max().unwrap_or(0);
+        Self { params, result, fields, slots }
     }
 }
 

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use crate::api;
 use crate::decision::Reason;
+use crate::expression;
 
 /// Prometheus' own default buckets, which today's dashboards expect.
 const DURATION_BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -61,6 +62,13 @@ struct ShardBrokerError {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ShardKind {
+    #[prometheus(flatten)]
+    shard: Shard,
+    kind: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Topic {
     topic: String,
 }
@@ -96,6 +104,7 @@ pub struct Families {
     fields_failed: PerShard<Counter>,
     observed_ahead: PerShard<Counter>,
     from_future: PerShard<Counter>,
+    expression_failures: Family<ShardKind, Counter>,
 }
 
 #[derive(Clone)]
@@ -179,6 +188,11 @@ impl Families {
             "Resources with a report time in the future",
             families.from_future.clone(),
         );
+        ours.register(
+            "expression_failures",
+            "Resources that were skipped because the message decision failed on them, by kind",
+            families.expression_failures.clone(),
+        );
         let broker = registry.sub_registry_with_prefix("hyperfleet_broker");
         broker.register("messages_published", "Messages that the broker confirmed", families.broker_published.clone());
         broker.register("errors", "Messages that the broker did not confirm", families.broker_library_errors.clone());
@@ -227,6 +241,10 @@ impl Families {
             fields_failed: counter(&self.fields_failed),
             observed_ahead: counter(&self.observed_ahead),
             from_future: counter(&self.from_future),
+            expression_failures: expression::Kind::ALL.map(|kind| {
+                let labels = ShardKind { shard: shard.clone(), kind: kind.as_str() };
+                self.expression_failures.get_or_create_owned(&labels)
+            }),
         }
     }
 }
@@ -257,6 +275,8 @@ pub struct Metrics {
     fields_failed: Counter,
     observed_ahead: Counter,
     from_future: Counter,
+    // By `Kind as usize`.
+    expression_failures: [Counter; expression::Kind::ALL.len()],
 }
 
 impl Metrics {
@@ -320,6 +340,11 @@ impl Metrics {
     /// A report time lies in the future.
     pub fn from_future(&self) {
         self.from_future.inc();
+    }
+
+    /// The message decision failed on a resource.
+    pub fn expression_failed(&self, kind: expression::Kind) {
+        self.expression_failures[kind as usize].inc();
     }
 
     /// The state of the in-flight memory.

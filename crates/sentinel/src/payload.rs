@@ -1,18 +1,22 @@
 //! What an event carries: `message_data`, compiled once, filled in from each resource.
 //!
-//! A leaf of `message_data` is one of three things, told apart by how it is written:
+//! A leaf of `message_data` is one of four things, told apart by how it is written:
 //!
 //! - a bare path, `.a.b`, keeps the JSON type of what it finds (`generation` stays a number);
 //! - text with `{{` in it is a Go template ([`crate::template`]) and yields a string;
-//! - a number or a boolean is itself.
+//! - a number or a boolean is itself;
+//! - any other text is an expression ([`crate::expression`]), where the decision is one ([`Leaves::Mixed`]); in the form
+//!   of today's HyperFleet every text is ([`Leaves::Expressions`]).
 //!
-//! Any other text is refused: every example of the specification is a path or a template, so a forgotten dot
+//! Elsewhere any other text is refused: every example of the specification is a path or a template, so a forgotten dot
 //! (`id` for `.id`) is far more likely than a constant, which is written `{{ "text" }}` (`'{{ "text" }}'` in YAML).
 //! Segments of a bare path may contain hyphens (`.labels.cluster-type`); a key with dots or slashes needs
 //! `{{ index .labels "example.com/key" }}`.
 //!
 //! Building never fails: what is absent or null is the empty string and reported in [`Built::missing`], a template that
-//! fails leaves the empty string and its message in [`Built::errors`].
+//! fails leaves the empty string and its message in [`Built::errors`]. An expression that is null or fails leaves its
+//! key out, as today, and is reported in [`Built::omitted`]: adapters read `generation` as a number and
+//! `owner_references` as an object, and refuse the whole event where they find a text.
 //!
 //! Paths may be written for the resource of the specification or for that of today's API: see [`find`].
 
@@ -25,6 +29,7 @@ use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use serde_json::Value as Json;
 use serde_json::value::{RawValue, to_raw_value};
 
+use crate::expression::{self, Facts, Failure};
 use crate::template::{self, Data, Found, Template};
 
 /// How deep `message_data` may nest.
@@ -45,6 +50,28 @@ pub struct Built {
     pub missing: Vec<Missing>,
     /// The templates that failed; their fields are the empty string.
     pub errors: Vec<BuildError>,
+    /// The expressions that have no value; their keys are left out.
+    pub omitted: Vec<Omitted>,
+}
+
+/// How the texts of `message_data` are understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaves {
+    /// Paths and templates.
+    Paths,
+    /// Paths and templates, and any other text is an expression.
+    Mixed,
+    /// Expressions, all of them.
+    Expressions,
+}
+
+/// An expression that has no value for a resource.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Omitted {
+    /// The field of the payload.
+    pub field: Arc<str>,
+    /// Why it failed; nothing when it is null.
+    pub failure: Option<Failure>,
 }
 
 /// A path that a field reads and the resource does not have.
@@ -90,6 +117,8 @@ pub enum Problem {
     Literal(String),
     /// A template that can't be compiled.
     Template(template::Error),
+    /// An expression that can't be compiled.
+    Expression(expression::Problem),
     /// Maps and lists nest too deep.
     TooDeep,
 }
@@ -113,6 +142,7 @@ impl fmt::Display for Problem {
                 )
             }
             Problem::Template(error) => write!(f, "template: {error}"),
+            Problem::Expression(problem) => write!(f, "expression: {problem}"),
             Problem::TooDeep => write!(f, "nests deeper than {MAX_DEPTH}"),
         }
     }
@@ -130,6 +160,10 @@ enum Node {
         field: Arc<str>,
         template: Template,
     },
+    Expression {
+        field: Arc<str>,
+        expression: expression::Field,
+    },
 }
 
 #[derive(Debug)]
@@ -141,10 +175,10 @@ struct Path {
 
 impl Payload {
     /// Compiles `message_data`; every problem of every field is reported.
-    pub fn compile(message_data: &Json) -> Result<Self, Vec<FieldError>> {
+    pub fn compile(message_data: &Json, leaves: Leaves) -> Result<Self, Vec<FieldError>> {
         let mut errors = Vec::new();
         let root = match message_data {
-            Json::Object(map) if !map.is_empty() => compile(message_data, "", 0, &mut errors),
+            Json::Object(map) if !map.is_empty() => compile(message_data, "", 0, leaves, &mut errors),
             _ => Err(Problem::NotAMap),
         };
         match root {
@@ -163,14 +197,14 @@ impl Payload {
         Payload { root: Node::Map(fields) }
     }
 
-    /// Fills the payload in from `resource`.
-    pub fn build(&self, resource: &Json) -> Built {
+    /// Fills the payload in from a resource, which was decided on for `reason`.
+    pub fn build(&self, facts: Facts<'_>, reason: &str) -> Built {
         let report = RefCell::new(Report::default());
-        let data = to_raw_value(&Filled { node: &self.root, resource, report: &report });
-        let Report { missing, errors } = report.into_inner();
+        let data = to_raw_value(&Filled { node: &self.root, facts, reason, report: &report });
+        let Report { missing, errors, omitted } = report.into_inner();
         // Serializing JSON values and strings into memory can't fail; with null it would still be an event.
         let data = data.unwrap_or_else(|_| RawValue::NULL.to_owned());
-        Built { data, missing, errors }
+        Built { data, missing, errors, omitted }
     }
 
     /// The top-level fields of a resource that the payload reads, in every shape that [`find`] knows; `None` when
@@ -181,11 +215,17 @@ impl Payload {
     }
 }
 
-fn compile(value: &Json, field: &str, depth: usize, errors: &mut Vec<FieldError>) -> Result<Node, Problem> {
+fn compile(
+    value: &Json,
+    field: &str,
+    depth: usize,
+    leaves: Leaves,
+    errors: &mut Vec<FieldError>,
+) -> Result<Node, Problem> {
     if depth > MAX_DEPTH {
         return Err(Problem::TooDeep);
     }
-    let mut child = |value: &Json, name: String| match compile(value, &name, depth + 1, errors) {
+    let mut child = |value: &Json, name: String| match compile(value, &name, depth + 1, leaves, errors) {
         Ok(node) => Some(node),
         Err(problem) => {
             errors.push(FieldError { field: format!("message_data.{name}"), problem });
@@ -195,7 +235,7 @@ fn compile(value: &Json, field: &str, depth: usize, errors: &mut Vec<FieldError>
     Ok(match value {
         Json::Null => return Err(Problem::Empty),
         Json::Bool(_) | Json::Number(_) => Node::Literal(value.clone()),
-        Json::String(text) => leaf(text, field)?,
+        Json::String(text) => leaf(text, field, leaves)?,
         Json::Array(items) => {
             Node::List(items.iter().enumerate().filter_map(|(i, item)| child(item, format!("{field}[{i}]"))).collect())
         }
@@ -207,10 +247,22 @@ fn compile(value: &Json, field: &str, depth: usize, errors: &mut Vec<FieldError>
     })
 }
 
-fn leaf(text: &str, field: &str) -> Result<Node, Problem> {
+fn leaf(text: &str, field: &str, leaves: Leaves) -> Result<Node, Problem> {
     let trimmed = text.trim();
     if trimmed.is_empty() {
         return Err(Problem::Empty);
+    }
+    let expression = match leaves {
+        Leaves::Paths => false,
+        Leaves::Mixed => !text.contains("{{") && !trimmed.starts_with('.'),
+        Leaves::Expressions => true,
+    };
+    if expression {
+        let compiled = expression::Field::compile(text);
+        return match compiled {
+            Ok(expression) => Ok(Node::Expression { field: field.into(), expression }),
+            Err(problems) => Err(problems.into_iter().next().map_or(Problem::Empty, Problem::Expression)),
+        };
     }
     if text.contains("{{") {
         let template = Template::parse(text).map_err(Problem::Template)?;
@@ -282,6 +334,7 @@ fn top_level(node: &Node, fields: &mut BTreeSet<String>) -> bool {
             !path.names.is_empty()
         }
         Node::Template { template, .. } => template.paths(&mut |path| add_top_level(path, fields)),
+        Node::Expression { expression, .. } => expression.reads(fields),
     }
 }
 
@@ -289,6 +342,7 @@ fn top_level(node: &Node, fields: &mut BTreeSet<String>) -> bool {
 struct Report {
     missing: Vec<Missing>,
     errors: Vec<BuildError>,
+    omitted: Vec<Omitted>,
 }
 
 impl Report {
@@ -302,18 +356,42 @@ impl Report {
 /// A part of the payload over one resource; serializing it builds the event's data without copying the resource.
 struct Filled<'a> {
     node: &'a Node,
-    resource: &'a Json,
+    facts: Facts<'a>,
+    reason: &'a str,
     report: &'a RefCell<Report>,
 }
 
-impl Filled<'_> {
-    fn is_absent(&self) -> bool {
-        let Node::Optional(path) = self.node else { return false };
-        matches!(find(self.resource, &path.names), None | Some(Found::Json(Json::Null)))
+impl<'a> Filled<'a> {
+    fn with(&self, node: &'a Node) -> Self {
+        Filled { node, ..*self }
+    }
+
+    /// The value as it is sent; `None` where its key is left out.
+    fn value(&self) -> Option<Box<RawValue>> {
+        match self.node {
+            Node::Optional(path) => match find(self.facts.resource, &path.names) {
+                None | Some(Found::Json(Json::Null)) => None,
+                Some(_) => to_raw_value(self).ok(),
+            },
+            Node::Expression { field, expression } => match expression.evaluate(self.facts, self.reason) {
+                // A map whose keys JSON cannot have has no value either.
+                Ok(Some(value)) => to_raw_value(&value).ok().or_else(|| self.omit(field, None)),
+                Ok(None) => self.omit(field, None),
+                Err(failure) => self.omit(field, Some(failure)),
+            },
+            // A map of which nothing is left says nothing, as today.
+            Node::Map(entries) => to_raw_value(self).ok().filter(|raw| entries.is_empty() || raw.get() != "{}"),
+            Node::List(_) | Node::Literal(_) | Node::Path(_) | Node::Template { .. } => to_raw_value(self).ok(),
+        }
+    }
+
+    fn omit(&self, field: &Arc<str>, failure: Option<Failure>) -> Option<Box<RawValue>> {
+        self.report.borrow_mut().omitted.push(Omitted { field: Arc::clone(field), failure });
+        None
     }
 
     fn render(&self, field: &Arc<str>, template: &Template) -> String {
-        let data = Data { root: self.resource, alias: find_alias };
+        let data = Data { root: self.facts.resource, alias: find_alias };
         let rendered = template.render(&data, &mut |path| self.report.borrow_mut().missing(field, path));
         rendered.unwrap_or_else(|source| {
             self.report.borrow_mut().errors.push(BuildError { field: Arc::clone(field), source });
@@ -324,27 +402,36 @@ impl Filled<'_> {
 
 impl Serialize for Filled<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let with = |node| Filled { node, ..*self };
         match self.node {
             Node::Map(entries) => {
                 let mut map = serializer.serialize_map(None)?;
                 for (key, node) in entries {
-                    let value = with(node);
-                    if !value.is_absent() {
-                        map.serialize_entry(key, &value)?;
+                    let filled = self.with(node);
+                    match node {
+                        // Written at once: only what may be left out has to be known beforehand.
+                        Node::Path(_) | Node::Literal(_) | Node::Template { .. } | Node::List(_) => {
+                            map.serialize_entry(key, &filled)?;
+                        }
+                        Node::Optional(_) | Node::Expression { .. } | Node::Map(_) => {
+                            if let Some(value) = filled.value() {
+                                map.serialize_entry(key, &value)?;
+                            }
+                        }
                     }
                 }
                 map.end()
             }
             Node::List(items) => {
-                let mut list = serializer.serialize_seq(Some(items.len()))?;
+                let mut list = serializer.serialize_seq(None)?;
                 for node in items {
-                    list.serialize_element(&with(node))?;
+                    if let Some(value) = self.with(node).value() {
+                        list.serialize_element(&value)?;
+                    }
                 }
                 list.end()
             }
             Node::Literal(value) => value.serialize(serializer),
-            Node::Path(path) | Node::Optional(path) => match find(self.resource, &path.names) {
+            Node::Path(path) | Node::Optional(path) => match find(self.facts.resource, &path.names) {
                 None | Some(Found::Json(Json::Null)) => {
                     self.report.borrow_mut().missing(&path.field, &path.text);
                     serializer.serialize_str("")
@@ -353,6 +440,7 @@ impl Serialize for Filled<'_> {
                 Some(Found::Text(text)) => serializer.serialize_str(text),
             },
             Node::Template { field, template } => serializer.serialize_str(&self.render(field, template)),
+            Node::Expression { .. } => self.value().serialize(serializer),
         }
     }
 }

@@ -23,15 +23,17 @@ use watchfire_runtime::tasks::beside;
 use watchfire_runtime::{clock, telemetry};
 
 use crate::api::paging::{Pages, Query};
-use crate::api::projection::Projection;
+use crate::api::projection::{Projection, Reads};
 use crate::api::{self, Api};
 use crate::config::{Republish, SentinelConfig};
-use crate::decision::{Decision, Policy, Published, Reason, decide};
+use crate::decision::{Answer, Decision, Policy, Published, Reason, decide};
 use crate::event;
+use crate::expression::Facts;
 use crate::inflight::{self, InFlight};
 use crate::metrics::Metrics;
 use crate::page::Page;
 use crate::partial;
+use crate::payload::Omitted;
 use crate::publish::{Outcome, Publisher, WINDOW};
 use crate::resource::Resource;
 
@@ -105,7 +107,7 @@ impl Sentinel {
         Ok(Self {
             api,
             query,
-            projection: Projection::for_payload(&config.payload),
+            projection: Projection::new(&config.payload, config.expression.as_deref()),
             publisher: Publisher::new(sink, metrics.clone()),
             in_flight,
             metrics,
@@ -180,7 +182,8 @@ impl Sentinel {
             // Waiting for an API that is away can take longer than the grace period; nothing of it is half done.
             let listing = async {
                 let search = self.query.search.as_deref();
-                let proof = self.projection.prove(&self.api, search, &self.config.payload, &failed);
+                let reads = Reads { payload: &self.config.payload, expression: self.config.expression.as_deref() };
+                let proof = self.projection.prove(&self.api, search, reads, &failed);
                 self.heartbeat.during(proof).await?;
                 self.query.fields = self.projection.fields().map(str::to_owned);
                 walk.run(&mut Pages::new(&self.api, &self.query, &failed), &self.heartbeat, token).await
@@ -305,7 +308,8 @@ impl Walk<'_> {
                 continue;
             }
             self.cycle.seen += 1;
-            let decision = self.decide(&resource, now);
+            let policy = self.policy(item, &resource, now);
+            let decision = self.decide(policy, &resource, now);
             self.tell(&resource, &decision);
             if !decision.reason.publishes() {
                 debug!(id = %resource.id, reason = %decision.reason, due = ?decision.due, "skipped");
@@ -323,9 +327,27 @@ impl Walk<'_> {
         skipped.report(self.metrics);
     }
 
-    fn decide(&self, resource: &Resource<'_>, now: Timestamp) -> Decision {
-        let report = match self.config.policy {
-            Policy::GenerationAware => resource.status.last_updated,
+    /// How it is decided on this resource: where an expression decides, by what it says.
+    fn policy(&mut self, item: &str, resource: &Resource<'_>, now: Timestamp) -> Policy {
+        let Some(expression) = &self.config.expression else { return self.config.policy };
+        Policy::Expression(match expression.answer(item, resource, now) {
+            Ok(true) => Answer::True,
+            Ok(false) => Answer::False,
+            Err(failure) => {
+                self.metrics.expression_failed(failure.kind);
+                let (kind, part) = (failure.kind.as_str(), &failure.part);
+                if self.is_news(&format!("expression {kind} {part}")) {
+                    warn!(id = %resource.id, error = %failure, hint = failure.kind.hint(),
+                        "the message decision fails on a resource, skipping it");
+                }
+                Answer::Failed
+            }
+        })
+    }
+
+    fn decide(&self, policy: Policy, resource: &Resource<'_>, now: Timestamp) -> Decision {
+        let report = match policy {
+            Policy::GenerationAware | Policy::Expression(_) => resource.status.last_updated,
             Policy::TimeOnly => resource.status.last_transition,
         };
         let published = match self.config.republish {
@@ -334,7 +356,7 @@ impl Walk<'_> {
             }
             Republish::Always => None,
         };
-        decide(self.config.policy, resource, published, &self.config.max_age, now)
+        decide(policy, resource, published, &self.config.max_age, now)
     }
 
     /// Warns of what is odd about a resource, once.
@@ -368,8 +390,14 @@ impl Walk<'_> {
                 return None;
             }
         };
-        let built = self.config.payload.build(&value);
-        self.metrics.fields(built.missing.len(), built.errors.len());
+        let built =
+            self.config.payload.build(Facts { resource: &value, view: resource, now }, decision.reason.as_str());
+        let failed = built.omitted.iter().filter(|omitted| omitted.failure.is_some()).count();
+        let missing = built.missing.len() + built.omitted.len() - failed;
+        self.metrics.fields(missing, built.errors.len() + failed);
+        for omitted in &built.omitted {
+            self.tell_omitted(omitted, &resource.id);
+        }
         for missing in &built.missing {
             if self.is_news(&format!("missing {}", missing.field)) {
                 warn!(field = %missing.field, path = missing.path, id = %resource.id, "a field of message_data is missing, sending an empty string");
@@ -386,6 +414,20 @@ impl Walk<'_> {
         let event = event::reconcile(resource, decision, built.data, resource_type, traceparent, now);
         let id = resource.id.clone().into_owned();
         Some(Due { event, about: About { reason: decision.reason, id, generation: resource.generation } })
+    }
+
+    fn tell_omitted(&mut self, omitted: &Omitted, id: &str) {
+        let kind = omitted.failure.as_ref().map_or("null", |failure| failure.kind.as_str());
+        if !self.is_news(&format!("omitted {} {kind}", omitted.field)) {
+            return;
+        }
+        match &omitted.failure {
+            None => warn!(field = %omitted.field, id, "a field of message_data is null, leaving it out"),
+            Some(failure) => {
+                let hint = failure.kind.hint();
+                warn!(field = %omitted.field, id, error = %failure, hint, "a field of message_data fails, leaving it out");
+            }
+        }
     }
 
     fn is_news(&mut self, notice: &str) -> bool {

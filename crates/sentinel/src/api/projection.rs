@@ -10,6 +10,7 @@ use serde_json::Value;
 use tracing::{debug, warn};
 
 use super::{Api, Error, OnFailure};
+use crate::expression::{Expression, Facts};
 use crate::payload::Payload;
 use crate::resource::{self, Resource};
 
@@ -31,6 +32,15 @@ const PLAIN: [&str; 11] = [
     "deleted_time",
 ];
 
+/// Who reads resources, besides the decision.
+#[derive(Debug, Clone, Copy)]
+pub struct Reads<'a> {
+    /// What is sent.
+    pub payload: &'a Payload,
+    /// What decides, where an expression does.
+    pub expression: Option<&'a Expression>,
+}
+
 /// Whether `fields=` is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Projection {
@@ -43,9 +53,14 @@ pub enum Projection {
 }
 
 impl Projection {
-    /// Candidates for a payload; off where the payload reads something that can't be projected.
-    pub fn for_payload(payload: &Payload) -> Self {
-        let Some(read) = payload.top_level_fields() else { return Self::Off };
+    /// Candidates for what is read; off where something of it can't be projected.
+    pub fn new(payload: &Payload, expression: Option<&Expression>) -> Self {
+        let Some(mut read) = payload.top_level_fields() else { return Self::Off };
+        match expression.map(Expression::top_level_fields) {
+            None => {}
+            Some(None) => return Self::Off,
+            Some(Some(fields)) => read.extend(fields.iter().cloned()),
+        }
         let mut fields: BTreeSet<&str> = DECISION.into();
         let mut owned = false;
         for field in &read {
@@ -92,7 +107,7 @@ impl Projection {
         &mut self,
         api: &Api,
         search: Option<&str>,
-        payload: &Payload,
+        reads: Reads<'_>,
         failed: OnFailure<'_>,
     ) -> Result<(), Error> {
         let Self::Unproven(candidates) = self else { return Ok(()) };
@@ -106,7 +121,7 @@ impl Projection {
             match api.get(&query, failed).await {
                 Ok(page) => {
                     let Some(projected) = page.items().next() else { return Ok(()) };
-                    if same_resource(whole, projected) && same_input(payload, whole, projected) {
+                    if same_resource(whole, projected) && same_input(reads, whole, projected) {
                         debug!(fields, "asking the API for these fields only");
                         *self = Self::Fields(fields);
                         return Ok(());
@@ -139,7 +154,7 @@ fn same_generation(whole: &str, projected: &str) -> bool {
 }
 
 /// The projection writes times to the second; nothing else may differ.
-fn same_input(payload: &Payload, whole: &str, projected: &str) -> bool {
+fn same_input(reads: Reads<'_>, whole: &str, projected: &str) -> bool {
     let view = |json| {
         let mut view = Resource::parse(json).ok()?;
         let seconds = |time: &mut Option<jiff::Timestamp>| {
@@ -148,7 +163,26 @@ fn same_input(payload: &Payload, whole: &str, projected: &str) -> bool {
         seconds(&mut view.status.last_updated);
         seconds(&mut view.status.last_transition);
         let value: Value = serde_json::from_str(json).ok()?;
-        Some((view, payload.build(&value).data.get().to_owned()))
+        let facts = Facts { resource: &value, view: &view, now: jiff::Timestamp::UNIX_EPOCH };
+        let data = reads.payload.build(facts, "").data.get().to_owned();
+        let mut read = match reads.expression {
+            Some(expression) => expression.read(json).ok()?,
+            None => Value::Null,
+        };
+        cut_times(&mut read);
+        Some((view, data, read))
     };
     view(whole).is_some_and(|whole| view(projected) == Some(whole))
+}
+
+/// Cuts the times of conditions to the second.
+fn cut_times(resource: &mut Value) {
+    let conditions = resource.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
+    for (key, value) in conditions.into_iter().flatten().filter_map(Value::as_object_mut).flatten() {
+        if key.ends_with("_time")
+            && let Some(time) = value.as_str().and_then(|text| text.parse::<jiff::Timestamp>().ok())
+        {
+            *value = time.as_second().into();
+        }
+    }
 }

@@ -1,7 +1,9 @@
+use jiff::Timestamp;
 use watchfire_runtime::config::ConfigError;
 
 use super::*;
-use crate::resource::Labels;
+use crate::expression::Facts;
+use crate::resource::{Labels, Resource};
 
 const MINIMAL: &str = "resource_type: clusters\nhyperfleet_api:\n  endpoint: http://api:8000\n";
 
@@ -41,10 +43,11 @@ fn the_example_of_the_specification_is_accepted_as_written() {
     let config = ok(include_str!("../../tests/data/seed-us-east.yaml"));
     assert_eq!(config.selector.search().as_deref(), Some("labels.region='us-east'"));
     assert_eq!(config.api.endpoint.as_str(), "http://hyperfleet-api.hyperfleet-system.svc.cluster.local:8080/");
-    let data = config
-        .payload
-        .build(&serde_json::json!({"id": "cls-123", "kind": "Cluster", "metadata": {"labels": {"region": "us-east"}}}))
-        .data;
+    let resource =
+        serde_json::json!({"id": "cls-123", "kind": "Cluster", "metadata": {"labels": {"region": "us-east"}}});
+    let text = resource.to_string();
+    let view = Resource::parse(&text).unwrap();
+    let data = config.payload.build(Facts { resource: &resource, view: &view, now: Timestamp::UNIX_EPOCH }, "").data;
     assert_eq!(data.get(), r#"{"resource_id":"cls-123","resource_type":"Cluster","region":"us-east"}"#);
 }
 
@@ -190,4 +193,35 @@ fn policies_are_read_by_their_names() {
     let config = ok(&format!("{MINIMAL}decision: time_only\nrepublish: always\n"));
     assert_eq!((config.policy, config.republish), (Policy::TimeOnly, Republish::Always));
     assert!(refused(&format!("{MINIMAL}decision: sometimes\n"))[0].contains("sometimes"));
+}
+
+#[test]
+fn a_message_decision_implies_expression_and_republishes_always() {
+    let decision = "message_decision:\n  params:\n  - {name: stale, expr: 'now - timestamp(resource.updated_time) > duration(\"2m\")'}\n  result: stale\n";
+    let config = ok(&format!("{MINIMAL}{decision}"));
+    assert!(config.expression.is_some());
+    assert_eq!((config.republish, config.effective.decision), (Republish::Always, Some(RawPolicy::Expression)));
+    let built_in = ok(&format!("{MINIMAL}decision: expression\n"));
+    assert!(built_in.expression.is_some());
+    assert_eq!(built_in.republish, Republish::InFlight);
+    assert_eq!(ok(&format!("{MINIMAL}{decision}republish: in_flight\n")).republish, Republish::InFlight);
+    assert!(ok(MINIMAL).expression.is_none());
+    let both = load(&format!("{MINIMAL}{decision}decision: time_only\n"), &Env::default()).unwrap_err();
+    assert!(both[0].contains("message_decision: not used by this decision"), "{both:?}");
+}
+
+#[test]
+fn each_expression_that_cannot_be_used_is_told_at_its_key() {
+    let text = format!(
+        "{MINIMAL}message_decision:\n  params:\n  - {{name: late, expr: early + 1}}\n  - {{name: early, expr: \"1 + 'a'\"}}\n  result: '1'\nmessage_data:\n  id: resource.id + 1\n"
+    );
+    let errors = load(&text, &Env::default()).unwrap_err();
+    for part in [
+        "message_decision.params.0.expr: param late, line 1, column 1: param early is not known yet",
+        "message_decision.params.1.expr: param early, line 1, column 1: + cannot take int and string",
+        "message_decision.result: result, line 1, column 1: the result is int, not true or false",
+        "message_data.id: expression: line 1, column 1: + cannot take",
+    ] {
+        assert!(errors.iter().any(|error| error.contains(part)), "{part}: {errors:?}");
+    }
 }

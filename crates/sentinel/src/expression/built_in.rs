@@ -18,10 +18,7 @@ pub(super) fn source(max_age: &MaxAge) -> (Vec<(String, String)>, String) {
         ("is_reconciled", "summary().ready && summary().generation <= summary().observed_generation".to_owned()),
         // A report of the future says nothing about when it came.
         ("has_ref_time", "ref_time != \"\" && timestamp(ref_time) <= now".to_owned()),
-        (
-            "is_new_resource",
-            "!has_ref_time && (ref_time != \"\" || summary().generation >= summary().observed_generation)".to_owned(),
-        ),
+        ("is_new_resource", "!has_ref_time && (ref_time != \"\" || !summary().observed_ahead)".to_owned()),
         ("generation_mismatch", "summary().generation > summary().observed_generation".to_owned()),
         ("reconciled_and_stale", format!("is_reconciled && {}", stale(age(max_age.ready)))),
         ("not_reconciled_and_debounced", format!("!is_reconciled && {}", stale(age(max_age.not_ready)))),

@@ -254,8 +254,9 @@ fn what_would_take_for_ever_or_a_gigabyte_ends() {
 fn only_the_fields_that_are_read_are_named() {
     let fields = |params: &[(&str, &str)], result: &str| {
         let params: Vec<_> = params.iter().map(|(name, source)| ((*name).to_owned(), (*source).to_owned())).collect();
-        let fields = Expression::compile(&params, result).unwrap().top_level_fields();
-        fields.map(|fields| fields.into_iter().collect::<Vec<_>>().join(" "))
+        let expression = Expression::compile(&params, result).unwrap();
+        let fields = expression.top_level_fields();
+        fields.map(|fields| fields.iter().cloned().collect::<Vec<_>>().join(" "))
     };
     assert_eq!(
         fields(&[("a", "resource.spec.x == 1")], "a || condition('b').status == ''"),
@@ -295,7 +296,7 @@ fn every_kind_has_a_label_and_a_hint() {
 fn the_built_in_decision_compiles_and_reads_nothing_but_the_summary() {
     let max_age = MaxAge { ready: Duration::from_millis(1_800_500), not_ready: Duration::from_secs(10) };
     let expression = Expression::built_in(&max_age).unwrap();
-    assert_eq!(expression.top_level_fields(), Some(BTreeSet::new()));
+    assert_eq!(expression.top_level_fields(), Some(&BTreeSet::new()));
     assert_eq!(expression.params.len(), 7);
     with(&resource(), |facts| assert_eq!(expression.evaluate(facts), Ok(true)));
 }

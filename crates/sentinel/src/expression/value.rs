@@ -127,9 +127,10 @@ impl Record<'_> {
     ];
 
     /// The fields of the summary, and their types.
-    pub(super) const SUMMARY: [(&'static str, Type); 5] = [
+    pub(super) const SUMMARY: [(&'static str, Type); 6] = [
         ("generation", Type::Int),
         ("observed_generation", Type::Int),
+        ("observed_ahead", Type::Bool),
         ("ready", Type::Bool),
         ("last_updated_time", Type::String),
         ("last_transition_time", Type::String),
@@ -163,6 +164,9 @@ impl<'v> Record<'v> {
                 Some(match field {
                     "generation" => Value::Int(resource.generation.unwrap_or(0)),
                     "observed_generation" => Value::Int(status.observed_generation.unwrap_or(0)),
+                    "observed_ahead" => Value::Bool(
+                        resource.generation.is_some_and(|wanted| status.observed_generation.unwrap_or(0) > wanted),
+                    ),
                     "ready" => Value::Bool(status.ready),
                     "last_updated_time" => time(status.last_updated),
                     "last_transition_time" => time(status.last_transition),

@@ -1,22 +1,30 @@
+use jiff::Timestamp;
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::resource::Resource;
 
 fn compiled(message_data: &Json) -> Payload {
-    Payload::compile(message_data).unwrap_or_else(|errors| panic!("{message_data}: {errors:?}"))
+    Payload::compile(message_data, Leaves::Paths).unwrap_or_else(|errors| panic!("{message_data}: {errors:?}"))
+}
+
+/// Fills a payload in; only expressions look at more than the JSON.
+fn build(payload: &Payload, resource: &Json) -> Built {
+    let view = Resource::parse(r#"{"id":"r","generation":2,"status":{"observed_generation":1}}"#).unwrap();
+    payload.build(Facts { resource, view: &view, now: Timestamp::UNIX_EPOCH }, "why")
 }
 
 /// The data as text, and what was missing as `field path`.
 fn built(message_data: &Json, resource: &Json) -> (String, Vec<String>) {
-    let built = compiled(message_data).build(resource);
+    let built = build(&compiled(message_data), resource);
     assert_eq!(built.errors, vec![], "{message_data}");
     (built.data.get().to_owned(), built.missing.iter().map(|m| format!("{} {}", m.field, m.path)).collect())
 }
 
 /// Every problem as `field: problem`.
 fn problems(message_data: &Json) -> Vec<String> {
-    Payload::compile(message_data).expect_err("accepted").iter().map(ToString::to_string).collect()
+    Payload::compile(message_data, Leaves::Paths).expect_err("accepted").iter().map(ToString::to_string).collect()
 }
 
 /// A cluster as the specification's API serves it.
@@ -146,7 +154,7 @@ fn the_phase_comes_from_reconciled_else_from_ready() {
 
 #[test]
 fn the_default_payload_is_what_today_s_adapters_read() {
-    let built = Payload::default_payload().build(&node_pool());
+    let built = build(&Payload::default_payload(), &node_pool());
     let expected = concat!(
         r#"{"id":"019a0c5e-0000-7000-8000-000000000001","kind":"NodePool","href":"/api/hyperfleet/v1/clusters/c1/nodepools/n1","#,
         r#""generation":3,"owner_references":{"id":"c1","kind":"Cluster","href":"/api/hyperfleet/v1/clusters/c1"}}"#
@@ -160,11 +168,11 @@ fn the_default_payload_leaves_out_an_absent_owner() {
         json!({"id": "a", "kind": "Cluster", "href": "/a", "generation": 1}),
         json!({"id": "a", "kind": "Cluster", "href": "/a", "generation": 1, "owner_references": null}),
     ] {
-        let built = Payload::default_payload().build(&resource);
+        let built = build(&Payload::default_payload(), &resource);
         assert_eq!(built.data.get(), r#"{"id":"a","kind":"Cluster","href":"/a","generation":1}"#);
         assert_eq!(built.missing, vec![]);
     }
-    let built = Payload::default_payload().build(&json!({"id": "a", "kind": "Cluster"}));
+    let built = build(&Payload::default_payload(), &json!({"id": "a", "kind": "Cluster"}));
     assert_eq!(built.data.get(), r#"{"id":"a","kind":"Cluster","href":"","generation":""}"#);
     let missing: Vec<_> = built.missing.iter().map(|m| (m.field.as_ref(), m.path.as_str())).collect();
     assert_eq!(missing, [("href", ".href"), ("generation", ".generation")]);
@@ -206,7 +214,7 @@ fn a_template_that_fails_leaves_its_field_empty_and_the_rest_whole() {
     let message_data = json!({
         "id": ".id", "bad": "before {{index .spec.zones 7}} after", "worse": {"x": "{{lt .generation .kind}}"}, "kind": ".kind"
     });
-    let built = compiled(&message_data).build(&node_pool());
+    let built = build(&compiled(&message_data), &node_pool());
     let data = r#"{"id":"019a0c5e-0000-7000-8000-000000000001","bad":"","worse":{"x":""},"kind":"NodePool"}"#;
     assert_eq!(built.data.get(), data);
     let errors: Vec<_> = built.errors.iter().map(|e| format!("{e}: {}", e.source)).collect();
@@ -255,7 +263,7 @@ fn message_data_is_a_map_with_at_least_one_field() {
 #[test]
 fn message_data_nests_to_a_bound() {
     let nested = |n: usize| (0..n).fold(json!(".id"), |inner, _| json!({"a": inner}));
-    assert!(Payload::compile(&nested(MAX_DEPTH)).is_ok());
+    assert!(Payload::compile(&nested(MAX_DEPTH), Leaves::Paths).is_ok());
     let problems = problems(&nested(MAX_DEPTH + 1));
     assert_eq!(problems.len(), 1);
     assert!(problems[0].ends_with(".a.a: nests deeper than 32"), "{problems:?}");
@@ -277,7 +285,7 @@ fn unicode_control_characters_and_huge_values_arrive_unharmed() {
     let message_data = json!({
         "path": ".t", "template": "{{.t}}", "huge": ".huge", "clé\n": ".ключ", "unicode": "{{.ключ}}", "min": ".min", "max": ".max", "e": ".e"
     });
-    let built = compiled(&message_data).build(&resource);
+    let built = build(&compiled(&message_data), &resource);
     let data: Json = serde_json::from_str(built.data.get()).unwrap();
     let expected = json!({
         "path": text, "template": text, "huge": huge, "clé\n": "v", "unicode": "v", "min": i64::MIN, "max": u64::MAX, "e": 1e300
@@ -288,7 +296,7 @@ fn unicode_control_characters_and_huge_values_arrive_unharmed() {
 #[test]
 fn a_template_over_a_huge_value_is_an_error_and_the_event_goes_out() {
     let resource = json!({"id": "a", "huge": "x".repeat(2_000_000)});
-    let built = compiled(&json!({"id": ".id", "huge": "{{.huge}}"})).build(&resource);
+    let built = build(&compiled(&json!({"id": ".id", "huge": "{{.huge}}"})), &resource);
     assert_eq!(built.data.get(), r#"{"id":"a","huge":""}"#);
     assert!(built.errors[0].source.what.contains("larger than"), "{:?}", built.errors);
 }
@@ -297,7 +305,7 @@ fn a_template_over_a_huge_value_is_an_error_and_the_event_goes_out() {
 fn any_resource_builds_whatever_its_type() {
     let message_data = json!({"id": ".id", "t": "{{.id}}", "name": ".metadata.name", "phase": "{{.status.phase}}"});
     for resource in [json!({}), json!(null), json!([1]), json!("text"), json!(3)] {
-        let built = compiled(&message_data).build(&resource);
+        let built = build(&compiled(&message_data), &resource);
         assert_eq!(built.data.get(), r#"{"id":"","t":"","name":"","phase":""}"#);
     }
 }
@@ -358,6 +366,81 @@ fn any_leaf() -> impl Strategy<Value = String> {
     ]
 }
 
+/// The data, and what was left out as `field why`.
+fn expressed(message_data: &Json, leaves: Leaves, resource: &Json) -> (String, Vec<String>) {
+    let payload = Payload::compile(message_data, leaves).unwrap_or_else(|errors| panic!("{message_data}: {errors:?}"));
+    let built = build(&payload, resource);
+    let why = |failure: &Option<Failure>| failure.as_ref().map_or_else(|| "null".to_owned(), ToString::to_string);
+    let omitted = built.omitted.iter().map(|omitted| format!("{} {}", omitted.field, why(&omitted.failure)));
+    (built.data.get().to_owned(), omitted.collect())
+}
+
+#[test]
+fn an_expression_keeps_its_type_and_sees_what_the_decision_saw() {
+    let message_data = json!({
+        "resourceId": "resource.id", "generation": "resource.generation", "why": "reason", "replicas": "resource.spec.replicas",
+        "double": "resource.spec.replicas * 2.0", "zones": "resource.spec.zones", "now": "now",
+        "ready": "condition(\"Ready\").status == \"True\"", "seen": "summary().observed_generation",
+        "source": "\"sentinel\"", "n": 5, "on": true, "nested": {"region": "resource.labels.region.upperAscii()"},
+        "age": "duration(\"90m\")",
+    });
+    let (data, omitted) = expressed(&message_data, Leaves::Expressions, &node_pool());
+    assert_eq!(omitted, [""; 0]);
+    assert_eq!(
+        data,
+        r#"{"resourceId":"019a0c5e-0000-7000-8000-000000000001","generation":3,"why":"why","replicas":4,"double":8,"zones":["a","b"],"now":"1970-01-01T00:00:00Z","ready":true,"seen":1,"source":"sentinel","n":5,"on":true,"nested":{"region":"US-EAST"},"age":5400000000000}"#
+    );
+}
+
+#[test]
+fn an_expression_without_a_value_leaves_its_key_out() {
+    let message_data = json!({
+        "id": "resource.id", "note": "resource.spec.note", "gone": "resource.spec.gone",
+        "owner": {"id": "resource.nobody.id", "kind": "resource.nobody.kind"}, "list": ["resource.nobody", "resource.kind"],
+    });
+    let (data, omitted) = expressed(&message_data, Leaves::Expressions, &node_pool());
+    assert_eq!(data, r#"{"id":"019a0c5e-0000-7000-8000-000000000001","list":["NodePool"]}"#);
+    assert_eq!(
+        omitted,
+        [
+            "note null",
+            "gone line 1, column 1: there is no \"gone\"",
+            "owner.id line 1, column 1: there is no \"nobody\"",
+            "owner.kind line 1, column 1: there is no \"nobody\"",
+            "list[0] line 1, column 1: there is no \"nobody\"",
+        ]
+    );
+}
+
+#[test]
+fn what_a_text_is_depends_on_the_form_and_on_the_decision() {
+    let message_data = json!({"path": ".kind", "template": "{{.kind}}!", "expression": "resource.kind + \"?\""});
+    let (data, _) = expressed(&message_data, Leaves::Mixed, &node_pool());
+    assert_eq!(data, r#"{"path":"NodePool","template":"NodePool!","expression":"NodePool?"}"#);
+    assert_eq!(problems(&message_data).len(), 1);
+    let errors = Payload::compile(&message_data, Leaves::Expressions).unwrap_err();
+    let fields: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
+    assert_eq!(fields, ["message_data.path", "message_data.template"]);
+}
+
+#[test]
+fn an_expression_that_cannot_be_used_names_its_field() {
+    let message_data = json!({"id": " ", "a": {"b": "resource.id + 1"}, "c": "nope"});
+    let errors = Payload::compile(&message_data, Leaves::Expressions).unwrap_err();
+    let text: Vec<_> = errors.iter().map(ToString::to_string).collect();
+    assert!(text[0].starts_with("message_data.id: has no value"), "{text:?}");
+    assert!(text[1].starts_with("message_data.a.b: expression: line 1, column 1: + cannot take"), "{text:?}");
+    assert!(text[2].starts_with("message_data.c: expression: line 1, column 1: nope is not known"), "{text:?}");
+}
+
+#[test]
+fn what_expressions_read_is_known() {
+    let fields = |data: Json| Payload::compile(&data, Leaves::Expressions).unwrap().top_level_fields();
+    let of = |names: &[&str]| Some(names.iter().map(|&name| name.to_owned()).collect());
+    assert_eq!(fields(json!({"a": "resource.spec.x", "b": "condition(\"c\").status"})), of(&["spec", "status"]));
+    assert_eq!(fields(json!({"a": "resource"})), None);
+}
+
 proptest! {
     #[test]
     fn the_output_is_always_a_json_object_with_the_configured_keys(
@@ -365,8 +448,8 @@ proptest! {
         fields in prop::collection::vec((any::<String>(), any_leaf()), 1..6),
     ) {
         let message_data = Json::Object(fields.into_iter().map(|(k, v)| (k, Json::from(v))).collect());
-        if let Ok(payload) = Payload::compile(&message_data) {
-            let built = payload.build(&resource);
+        if let Ok(payload) = Payload::compile(&message_data, Leaves::Paths) {
+            let built = build(&payload, &resource);
             let data: Json = serde_json::from_str(built.data.get()).expect("valid JSON");
             let keys: Vec<_> = data.as_object().expect("an object").keys().cloned().collect();
             let configured: Vec<_> = message_data.as_object().unwrap().keys().cloned().collect();
@@ -377,7 +460,7 @@ proptest! {
     #[test]
     fn a_bare_path_copies_the_value_as_it_is(value in any_json()) {
         let resource = json!({"spec": {"value": value}});
-        let built = compiled(&json!({"v": ".spec.value"})).build(&resource);
+        let built = build(&compiled(&json!({"v": ".spec.value"})), &resource);
         let expected = if value.is_null() { json!("") } else { value };
         prop_assert_eq!(built.data.get(), format!("{{\"v\":{expected}}}"));
     }

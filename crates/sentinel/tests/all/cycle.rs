@@ -305,3 +305,46 @@ async fn a_projection_is_used_only_where_it_changes_nothing() {
     assert_eq!(data(&memory.take()[0])["spec"], json!({}));
     assert_eq!(api.fleet.faults().lists().last().unwrap().query("fields"), None);
 }
+
+/// The built-in expression over the simulator's true aggregation: a new resource and a spec change go out at once, and
+/// once.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_built_in_expression_publishes_like_generation_aware() {
+    for dialect in [Dialect::Hyperfleet, Dialect::Seed] {
+        let api = Api::start(dialect).await;
+        let id = api.fleet.create("clusters", NewResource::named("alpha")).unwrap().id;
+        let (mut bench, memory) = bench(&format!("{}decision: expression\n", minimal(&api.url)));
+        assert_eq!(bench.cycle().await.unwrap().published, 1, "{dialect:?}");
+        assert_eq!(bench.cycle().await.unwrap().published, 0, "one event per poll, {dialect:?}");
+        report(&api.fleet, &id, 1, &["validation", "dns"], 0);
+        assert_eq!(bench.cycle().await.unwrap().published, 0, "ready and fresh, {dialect:?}");
+        api.fleet.patch("clusters", &id, Patch::spec(&json!({"replicas": 5}))).unwrap();
+        assert_eq!(bench.cycle().await.unwrap().published, 1, "{dialect:?}");
+        assert_eq!(memory.take().len(), 2);
+        let published = "hyperfleet_sentinel_events_published_total";
+        assert_eq!(bench.metric(published, &["message decision matched"]), Some(2.0));
+    }
+}
+
+/// An expression that fails on one resource is counted and skips that one, and no other.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expression_that_fails_on_a_resource_is_counted_and_stops_no_other() {
+    let api = Api::start(Dialect::Hyperfleet).await;
+    for (name, replicas) in [("alpha", json!({"replicas": 3})), ("beta", json!({}))] {
+        let id = api.fleet.create("clusters", NewResource::named(name)).unwrap().id;
+        api.fleet.patch("clusters", &id, Patch::spec(&replicas)).unwrap();
+    }
+    let decision = "message_decision:\n  params:\n  - {name: large, expr: resource.spec.replicas > 2}\n  result: large\n\
+        message_data: {id: resource.id, name: .name, why: reason, none: resource.spec.none}\n";
+    let (mut bench, memory) = bench(&format!("{}{decision}", minimal(&api.url)));
+    let cycle = bench.cycle().await.unwrap();
+    assert_eq!((cycle.seen, cycle.due, cycle.published), (2, 1, 1));
+    let event = memory.take().remove(0);
+    assert_eq!((&data(&event)["name"], &data(&event)["why"]), (&json!("alpha"), &json!("message decision matched")));
+    assert_eq!(data(&event).get("none"), None);
+    assert_eq!(bench.metric("hyperfleet_sentinel_expression_failures_total", &["missing"]), Some(1.0));
+    assert_eq!(bench.metric("hyperfleet_sentinel_expression_failures_total", &["overflow"]), Some(0.0));
+    let skipped = "hyperfleet_sentinel_resources_skipped_total";
+    assert_eq!(bench.metric(skipped, &["message decision failed", "not_ready"]), Some(1.0));
+    assert_eq!(bench.metric("hyperfleet_sentinel_payload_fields_failed_total", &[]), Some(1.0));
+}

@@ -3,10 +3,11 @@
 use crate::support::read;
 
 /// Where errors are declared, and the section of the document that is about them.
-const SOURCES: [(&str, &str); 10] = [
+const SOURCES: [(&str, &str); 11] = [
     ("crates/sentinel/src/api.rs", "The API"),
     ("crates/runtime/src/secret.rs", "The API"),
     ("crates/sentinel/src/resource.rs", "A resource"),
+    ("crates/sentinel/src/expression.rs", "Expressions"),
     ("crates/delivery/src/sink.rs", "The broker"),
     ("crates/delivery/src/store.rs", "The embedded broker"),
     ("crates/delivery/src/embedded.rs", "The embedded broker"),
