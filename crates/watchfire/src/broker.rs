@@ -26,7 +26,7 @@ pub(crate) async fn open(config: BrokerConfig, metrics: &Metrics, tasks: &mut Ta
     let sink: Arc<dyn EventSink> = match config {
         BrokerConfig::RabbitMq(rabbitmq) => Arc::new(RabbitMq::new(rabbitmq)),
         BrokerConfig::PubSub(pubsub) => Arc::new(PubSub::new(pubsub)),
-        BrokerConfig::Http { subscribers, store } => {
+        BrokerConfig::Http { subscribers, store, .. } => {
             let opened = Embedded::open(embedded::Config::new(store, subscribers), metrics).await;
             let (embedded, work) = opened.context("open the embedded broker")?;
             for worker in work.workers {

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use anyhow::Context;
 use watchfire_runtime::config::{ConfigError, Document, Env, Warning};
+use watchfire_sentinel::config::broker::Settings;
 use watchfire_sentinel::config::{self, RawConfig, SentinelConfig, broker};
 
 use crate::cli::{ConfigArgs, ConfigCommand};
@@ -48,12 +49,12 @@ pub(crate) fn run(command: &ConfigCommand) -> Result<(), Failure> {
 pub(crate) fn load(args: &ConfigArgs, env: &Env) -> Result<Loaded, ConfigError> {
     object::refuse(&args.config)?;
     let document = Document::<RawConfig>::read(&args.config)?;
-    let env = match &args.broker_config {
-        Some(path) => env.or(&broker::read(path)?),
-        None => env.clone(),
-    };
-    let (sentinel, mut problems) = config::check(document, &env);
-    let broker = broker::check(&env, &mut problems);
+    let (sentinel, mut problems) = config::check(document, env);
+    let mut settings = Settings::from(env);
+    if let Some(path) = &args.broker_config {
+        settings = settings.or(broker::read(path, &mut problems)?);
+    }
+    let broker = broker::check(&settings, &mut problems);
     let warnings = problems.finish()?;
     match (sentinel, broker) {
         (Some(sentinel), Some(broker)) => Ok(Loaded { sentinel, broker, warnings }),

@@ -31,6 +31,18 @@ pub(super) struct Place {
     pub(super) column: u64,
 }
 
+impl From<Place> for (u64, u64) {
+    fn from(place: Place) -> Self {
+        (place.line, place.column)
+    }
+}
+
+impl From<(u64, u64)> for Place {
+    fn from((line, column): (u64, u64)) -> Self {
+        Self { line, column }
+    }
+}
+
 /// A file's name and the place of each of its keys.
 #[derive(Debug)]
 pub(super) struct Source {

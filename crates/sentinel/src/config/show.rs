@@ -48,13 +48,14 @@ impl SentinelConfig {
                     },
                 ),
             ],
-            BrokerConfig::Http { subscribers, store } => {
+            BrokerConfig::Http { subscribers, store, topic } => {
                 let names: Vec<_> = subscribers.iter().map(|subscriber| subscriber.name.as_str()).collect();
                 vec![
                     ("BROKER_TYPE", "http".to_owned()),
                     // Addresses may carry tokens of their own: names only.
                     ("BROKER_HTTP_SUBSCRIBERS", names.join(",")),
                     ("BROKER_HTTP_STORE", store.display().to_string()),
+                    ("BROKER_TOPIC", topic.clone()),
                 ]
             }
         };

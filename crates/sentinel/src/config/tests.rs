@@ -166,12 +166,12 @@ fn the_token_comes_from_environment_or_file_and_is_never_shown() {
     let (config, warnings) = load(&text, &env).unwrap();
     assert!(warnings[0].contains("HYPERFLEET_API_TOKEN is set"), "{warnings:?}");
     let broker = broker::check(
-        &Env::from([
+        &broker::Settings::from(&Env::from([
             ("BROKER_TYPE", "rabbitmq"),
             ("BROKER_HOST", "mq"),
             ("BROKER_USER", "u"),
             ("BROKER_PASSWORD", "hunter2"),
-        ]),
+        ])),
         &mut Problems::without_file(),
     )
     .unwrap();
