@@ -11,6 +11,7 @@ mod problems;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -159,6 +160,11 @@ impl<T> Document<T> {
     pub fn origin(&self, path: &str) -> Origin {
         let place = self.source.place_of(path);
         Origin::Beside { file: self.file().to_owned(), key: locate::displayed(path), place: place.map(Into::into) }
+    }
+
+    /// Returns the keys of the file by the line that each stands on; of several on one line, the outermost.
+    pub fn lines(&self) -> BTreeMap<u64, String> {
+        self.source.lines()
     }
 
     /// Returns the file's name, as it appears in messages.

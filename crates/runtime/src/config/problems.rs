@@ -73,6 +73,14 @@ impl Problem {
         Self { file: file.map(str::to_owned), place, origin, message }
     }
 
+    /// The same problem in a list that is about another file.
+    fn beside(mut self) -> Self {
+        if let (Origin::Key(key), Some(file)) = (&self.origin, &self.file) {
+            self.origin = Origin::Beside { file: file.clone(), key: key.clone(), place: self.place.map(Into::into) };
+        }
+        self
+    }
+
     /// Returns what the problem is tied to.
     pub fn origin(&self) -> &Origin {
         &self.origin
@@ -166,15 +174,13 @@ impl Problems {
 
     /// Adds what was found about another file, each with its place there.
     pub fn append(&mut self, other: Self) {
-        let beside = |mut problem: Problem| {
-            if let (Origin::Key(key), Some(file)) = (&problem.origin, &problem.file) {
-                let (file, key, place) = (file.clone(), key.clone(), problem.place.map(Into::into));
-                problem.origin = Origin::Beside { file, key, place };
-            }
-            problem
-        };
-        self.found.extend(other.found.into_iter().map(beside));
-        self.warnings.extend(other.warnings.into_iter().map(beside));
+        self.extend(other.found);
+        self.warnings.extend(other.warnings.into_iter().map(Problem::beside));
+    }
+
+    /// Adds the problems of another file, each with its place there.
+    pub fn extend(&mut self, found: Vec<Problem>) {
+        self.found.extend(found.into_iter().map(Problem::beside));
     }
 
     /// Says whether no problem was found so far.
