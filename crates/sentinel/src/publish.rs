@@ -141,7 +141,7 @@ impl Publisher {
         for ((event, about), result) in settled {
             let Err(error) = result else {
                 let About { reason, id, generation } = &about;
-                info!(id, generation, reason = reason.as_str(), event = event.id(), "event published");
+                info!(id, generation, decision_reason = reason.as_str(), event = event.id(), "event published");
                 self.metrics.published(*reason);
                 confirmed(&about, now);
                 outcome.published += 1;

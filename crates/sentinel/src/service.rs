@@ -56,12 +56,16 @@ pub struct Sentinel {
     in_flight: Arc<Mutex<InFlight>>,
     metrics: Metrics,
     api_state: Dependency,
+    /// Up once a whole list was read.
+    polled: Dependency,
     broker_state: Arc<Dependency>,
     heartbeat: Arc<Heartbeat>,
     /// What of a resource the payload reads; nothing means all of it.
     payload_fields: Option<BTreeSet<String>>,
     notices: Notices,
     api_failing: bool,
+    topic: Option<String>,
+    name: Option<String>,
 }
 
 /// What one cycle came to.
@@ -112,6 +116,9 @@ impl Sentinel {
             in_flight,
             metrics,
             api_state: health.dependency("hyperfleet_api"),
+            polled: health.dependency("sentinel_poll"),
+            topic: None,
+            name: None,
             broker_state: Arc::new(health.dependency("broker")),
             heartbeat: Arc::new(health.heartbeat("sentinel_poll", MAX_SILENCE)),
             payload_fields: config.payload.top_level_fields(),
@@ -119,6 +126,14 @@ impl Sentinel {
             api_failing: false,
             config,
         })
+    }
+
+    /// Names the topic in each line of the log, and the sentinel where there are several.
+    #[must_use]
+    pub fn named(mut self, topic: &str, name: Option<&str>) -> Self {
+        self.topic = Some(topic.to_owned());
+        self.name = name.map(str::to_owned);
+        self
     }
 
     /// Remembers at most so many of its own events instead of [`inflight::CAPACITY`]; each one forgotten early may cost
@@ -137,7 +152,9 @@ impl Sentinel {
             if token.run_until_cancelled(self.heartbeat.during(ticks.tick())).await.is_none() {
                 return Ok(());
             }
-            let span = info_span!("sentinel.poll", resource_type = self.config.api.resource_type);
+            let (subset, topic, sentinel) =
+                (&self.config.api.resource_type, self.topic.as_deref(), self.name.as_deref());
+            let span = info_span!("sentinel.poll", subset, topic, sentinel);
             if let Err(error) = self.cycle(&token).instrument(span).await
                 && let Some(after) = error.retry_after()
             {
@@ -223,6 +240,7 @@ impl Sentinel {
         match fetched {
             Ok(()) => {
                 self.api_state.up();
+                self.polled.up();
                 if std::mem::take(&mut self.api_failing) {
                     info!("the API answers again");
                 }

@@ -5,6 +5,7 @@
 //! typing error, and told.
 
 mod file;
+mod migrate;
 mod rabbitmq;
 mod settings;
 
@@ -16,6 +17,7 @@ use watchfire_delivery::sink::rabbitmq::RabbitMqConfig;
 use watchfire_runtime::config::Problems;
 
 pub use file::{RawBrokerFile, read};
+pub use migrate::{is_broker, migrate};
 pub use settings::{ADAPTERS, OURS, SHARED, Settings, variable};
 
 /// What the seeds' deployments publish to when nothing is said.

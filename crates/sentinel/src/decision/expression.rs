@@ -72,7 +72,7 @@ mod tests {
     use crate::expression::{Expression, Facts};
 
     const NOW: i64 = 1_000_000;
-    const MAX_AGE: MaxAge = MaxAge { ready: Duration::from_secs(1_800), not_ready: Duration::from_secs(10) };
+    const MAX_AGE: MaxAge = MaxAge { ready: Duration::from_mins(30), not_ready: Duration::from_secs(10) };
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(NOW + seconds).unwrap()

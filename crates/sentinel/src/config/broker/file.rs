@@ -9,7 +9,7 @@ use std::fmt;
 use std::path::Path;
 
 use schemars::JsonSchema;
-use serde::de::{Deserializer, IgnoredAny, Visitor};
+use serde::de::{Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use watchfire_runtime::config::{ConfigError, Document, Env, Origin, Problems, Text};
@@ -18,7 +18,7 @@ use super::settings::{SHARED, Settings, is_ours};
 
 /// A plain value: what YAML takes for a number or a flag is as good as the text of it.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct Scalar(String);
+pub(super) struct Scalar(String);
 
 /// `broker.yaml` as typed. What only consumers read is not looked at.
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
@@ -136,6 +136,31 @@ impl<'de> Deserialize<'de> for Scalar {
     }
 }
 
+/// How a file holds settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    Manifest,
+    Map,
+    BrokerYaml,
+}
+
+impl Shape {
+    /// Tells it by the keys, if these are a broker's settings at all.
+    pub(super) fn of(text: &Text) -> Result<Option<Self>, ConfigError> {
+        let keys = text.parse::<BTreeMap<String, Value>>()?.value;
+        let has = |key: &str| keys.contains_key(key);
+        Ok(if has("data") {
+            Some(Self::Manifest)
+        } else if keys.keys().any(|key| is_ours(key)) {
+            Some(Self::Map)
+        } else {
+            // A sentinel's file with a stray `broker` is one all the same.
+            (["broker", "subscriber", "log_config"].iter().any(|key| has(key)) && !has("resource_type"))
+                .then_some(Self::BrokerYaml)
+        })
+    }
+}
+
 /// Reads the settings at `path`; unknown keys of a `broker.yaml`, and secrets in the open, are told.
 pub fn read(path: &Path, problems: &mut Problems) -> Result<Settings, ConfigError> {
     if path.is_dir() {
@@ -144,15 +169,15 @@ pub fn read(path: &Path, problems: &mut Problems) -> Result<Settings, ConfigErro
         return Ok(Settings::from(&all));
     }
     let text = Text::read(path)?;
-    let keys = text.parse::<BTreeMap<String, IgnoredAny>>()?.value;
-    let settings = if keys.contains_key("data") {
-        manifest(&text)?
-    } else if keys.keys().any(|key| is_ours(key)) {
-        map(&text)?
-    } else {
-        let document = text.parse::<RawBrokerFile>()?.refused(&REFUSED);
-        problems.append(document.problems());
-        return Ok(broker_yaml(&document));
+    let settings = match Shape::of(&text)? {
+        Some(Shape::Manifest) => manifest(&text)?,
+        Some(Shape::Map) => map(&text)?,
+        // What looks like neither is refused with the keys of this one.
+        Some(Shape::BrokerYaml) | None => {
+            let document = text.parse::<RawBrokerFile>()?.refused(&REFUSED);
+            problems.append(document.problems());
+            return Ok(broker_yaml(&document));
+        }
     };
     if settings.get("BROKER_PASSWORD").is_some() {
         let message = "a password in a file that is kept in the open; set it in the environment, or name a file of \
@@ -171,7 +196,7 @@ fn manifest(text: &Text) -> Result<Settings, ConfigError> {
     struct Manifest {
         data: BTreeMap<String, Scalar>,
         #[serde(flatten)]
-        _rest: BTreeMap<String, IgnoredAny>,
+        _rest: BTreeMap<String, Value>,
     }
     let document = text.parse::<Manifest>()?;
     Ok(ours(&document.value.data, |name| document.origin(&format!("data.{name}"))))

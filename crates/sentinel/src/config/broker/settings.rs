@@ -67,6 +67,11 @@ pub fn variable(key: &str) -> String {
     key.replace('.', "_").to_uppercase()
 }
 
+/// Whether the value of a setting is never shown.
+pub(super) fn is_secret(name: &str) -> bool {
+    name == "BROKER_PASSWORD"
+}
+
 /// Whether a variable is about the broker at all.
 pub(super) fn is_ours(name: &str) -> bool {
     name.starts_with("BROKER_") || name == EMULATOR
@@ -82,6 +87,16 @@ struct Setting {
 /// Settings by name. `Debug` is left out: values may be secret.
 #[derive(Clone, Default)]
 pub struct Settings(BTreeMap<String, Setting>);
+
+/// The same settings, wherever they stand.
+impl PartialEq for Settings {
+    fn eq(&self, other: &Self) -> bool {
+        let values = |settings: &Self| -> Vec<(String, String)> {
+            settings.0.iter().map(|(name, setting)| (name.clone(), setting.value.clone())).collect()
+        };
+        values(self) == values(other)
+    }
+}
 
 impl From<&Env> for Settings {
     fn from(env: &Env) -> Self {
@@ -121,9 +136,21 @@ impl Settings {
         self
     }
 
+    /// Sets the topic that the sentinel's own configuration names: in its file, it stands below a variable.
+    pub fn prefer_topic(&mut self, topic: &str, origin: Origin) {
+        if !matches!(origin, Origin::Key(_)) || self.get("BROKER_TOPIC").is_none() {
+            self.set("BROKER_TOPIC", topic, origin);
+        }
+    }
+
     /// Returns what was written, if anything was.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(|setting| setting.value.as_str())
+    }
+
+    /// What was written, by name.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, setting)| (name.as_str(), setting.value.as_str()))
     }
 
     /// Where a setting stands; where one would write it, if it stands nowhere.
