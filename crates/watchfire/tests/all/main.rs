@@ -5,6 +5,7 @@
 mod config;
 mod demo;
 mod documents;
+mod dropin;
 mod errors;
 mod generated;
 mod outbox;
