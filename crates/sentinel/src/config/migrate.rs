@@ -38,6 +38,12 @@ pub fn migrate(text: &Text, to: Option<Form>) -> Result<Migrated, ConfigError> {
     let written = match to {
         Form::Flat => {
             notes.extend(elsewhere(&whole.process));
+            let data = whole.config.message_data.as_ref();
+            if whole.config.decision != Some(RawPolicy::Expression) && data.is_some_and(has_expressions) {
+                let note = "message_data has expressions, which this form takes with decision: expression only; write \
+                            them as paths (.id for resource.id)";
+                notes.push(note.to_owned());
+            }
             to_yaml(&whole.config)
         }
         Form::HyperFleet => {
@@ -72,6 +78,16 @@ fn elsewhere(process: &RawProcess) -> Vec<String> {
         Some(format!("{key} has no key in this form: set {variable}={}", value?))
     };
     given.into_iter().filter_map(note).collect()
+}
+
+/// Whether a leaf is neither a path nor a template.
+fn has_expressions(data: &Value) -> bool {
+    match data {
+        Value::String(text) => !text.trim_start().starts_with('.') && !text.contains("{{"),
+        Value::Array(items) => items.iter().any(has_expressions),
+        Value::Object(map) => map.values().any(has_expressions),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
 }
 
 fn lines(text: &Text) -> Result<BTreeMap<u64, String>, ConfigError> {

@@ -9,6 +9,7 @@ use jiff::SignedDuration;
 use serde_json::{Value, json};
 use watchfire_runtime::config::Text;
 use watchfire_sentinel::config::{Form, migrate};
+use watchfire_testkit::{Answer, Receiver};
 
 use crate::support::{Bench, Memory, Running, data};
 
@@ -90,4 +91,33 @@ async fn a_configuration_in_each_form_yields_the_same_events_over_a_recorded_fle
             }
         }
     }
+}
+
+#[tokio::test]
+async fn configured_headers_and_the_page_size_are_in_every_request() {
+    watchfire_testkit::install_crypto();
+    let api = Receiver::start().await;
+    api.otherwise(Answer::status(200).header("content-type", "application/json").body(r#"{"items":[],"total":0}"#));
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(secret.path(), "first\n").unwrap();
+    let file = format!(
+        "resource_type: clusters\nclients:\n  hyperfleet_api:\n    base_url: {}\n    page_size: 20\n    headers:\n      \
+         X-HyperFleet-System: true\n      X-Tenant-Key: {{file: {}}}\n",
+        api.url(),
+        secret.path().display()
+    );
+    let mut bench = Bench::new(&file, Arc::new(Memory::default()));
+    for value in ["first", "rotated"] {
+        std::fs::write(secret.path(), format!("{value}\n")).unwrap();
+        bench.cycle().await.unwrap();
+        let requests = api.take();
+        assert!(requests.iter().any(|request| request.uri.query().unwrap_or_default().contains("size=20")));
+        for request in requests {
+            assert_eq!((request.header("x-hyperfleet-system"), request.header("x-tenant-key")), ("true", value));
+        }
+    }
+    std::fs::remove_file(secret.path()).unwrap();
+    let error = bench.cycle().await.unwrap_err();
+    assert_eq!((error.kind(), error.to_string().as_str()), ("auth_error", "read the header x-tenant-key"));
+    assert!(api.take().is_empty(), "nothing is asked without it");
 }

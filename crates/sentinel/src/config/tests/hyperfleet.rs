@@ -254,6 +254,9 @@ fn a_file_goes_to_the_other_form_and_back_with_its_comments() {
         assert_eq!(nested.notes, Vec::<String>::new());
         assert_eq!(effective(seed), effective(&nested.text), "{}", nested.text);
     }
+    let policy = format!("{NESTED}resource_type: c\ndecision: generation_aware\nmessage_data: {{id: resource.id}}\n");
+    let notes = migrate(&Text::new("a.yaml", policy), None).unwrap().notes.join("\n");
+    assert!(notes.contains("message_data has expressions"), "{notes}");
     let same = migrate(&Text::new("a.yaml", nested), Some(Form::HyperFleet)).unwrap();
     assert!(same.text == nested && same.notes[0].contains("in this form already"));
     assert!(
