@@ -204,10 +204,7 @@ impl Setup {
 
     /// Starts it, and waits until it serves.
     pub(crate) async fn start(&self) -> Sentinel {
-        let process = Process::start(self.command());
-        let started: Value = serde_json::from_str(&process.line(&["sentinel started"]).await).expect("JSON");
-        let address = |name: &str| format!("http://{}", started[name].as_str().expect("an address"));
-        Sentinel { health: address("health"), metrics: address("metrics"), process }
+        Sentinel::started(Process::start(self.command())).await
     }
 }
 
@@ -219,6 +216,13 @@ pub(crate) struct Sentinel {
 }
 
 impl Sentinel {
+    /// Waits until a process serves.
+    pub(crate) async fn started(process: Process) -> Self {
+        let started: Value = serde_json::from_str(&process.line(&["sentinel started"]).await).expect("JSON");
+        let address = |name: &str| format!("http://{}", started[name].as_str().expect("an address"));
+        Self { health: address("health"), metrics: address("metrics"), process }
+    }
+
     pub(crate) async fn stop(mut self) -> String {
         self.process.signal(Signal::TERM);
         let status = self.process.ended().await;
