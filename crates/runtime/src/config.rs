@@ -11,6 +11,7 @@ mod problems;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -45,8 +46,15 @@ struct UnknownKey {
     message: String,
 }
 
-impl<T: DeserializeOwned> Document<T> {
-    /// Reads and parses a file.
+/// A file's text, from which one or several raw forms are read.
+#[derive(Debug, Clone)]
+pub struct Text {
+    file: String,
+    text: String,
+}
+
+impl Text {
+    /// Reads a file.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
         let name = path.display().to_string();
@@ -59,7 +67,34 @@ impl<T: DeserializeOwned> Document<T> {
             file: name.clone(),
             source: io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()),
         })?;
-        Self::parse(&name, &text)
+        Ok(Self { file: name, text })
+    }
+
+    /// Takes the text of a file called `name`.
+    pub fn new(name: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { file: name.into(), text: text.into() }
+    }
+
+    /// Reads it as one raw form.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<Document<T>, ConfigError> {
+        Document::parse(&self.file, &self.text)
+    }
+
+    /// Returns the file's name, as it appears in messages.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// Returns the text as it stands in the file.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+impl<T: DeserializeOwned> Document<T> {
+    /// Reads and parses a file.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        Text::read(path)?.parse()
     }
 
     /// Parses the text of a file called `name`.
@@ -119,6 +154,17 @@ impl<T> Document<T> {
             problems.push(key.path.join("."), key.message.as_str());
         }
         problems
+    }
+
+    /// Ties problems to a key of this file, in a list that was started for another one.
+    pub fn origin(&self, path: &str) -> Origin {
+        let place = self.source.place_of(path);
+        Origin::Beside { file: self.file().to_owned(), key: locate::displayed(path), place: place.map(Into::into) }
+    }
+
+    /// Returns the keys of the file by the line that each stands on; of several on one line, the outermost.
+    pub fn lines(&self) -> BTreeMap<u64, String> {
+        self.source.lines()
     }
 
     /// Returns the file's name, as it appears in messages.

@@ -13,7 +13,10 @@ use tokio::time::Instant;
 
 /// The registry of heartbeats, dependencies and services; clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Health(Arc<Mutex<State>>);
+pub struct Health {
+    state: Arc<Mutex<State>>,
+    prefix: String,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -88,25 +91,36 @@ impl Health {
         Self::default()
     }
 
+    /// The same registry for one of several services of a kind: what it adds is named `name.` and then as usual.
+    #[must_use]
+    pub fn of(&self, name: &str) -> Self {
+        Self { state: Arc::clone(&self.state), prefix: format!("{}{name}.", self.prefix) }
+    }
+
+    fn name(&self, name: impl Into<String>) -> String {
+        format!("{}{}", self.prefix, name.into())
+    }
+
     /// Adds a loop that promises to beat at least once in `max_silence`; the first beat is given.
     ///
     /// The check goes away when the [`Heartbeat`] is dropped: what a task's end means is its supervisor's affair.
     pub fn heartbeat(&self, name: impl Into<String>, max_silence: Duration) -> Heartbeat {
-        let name = name.into();
+        let name = self.name(name);
         self.state().beats.insert(name.clone(), Beat { last: Instant::now(), max_silence });
         Heartbeat { name, health: self.clone() }
     }
 
     /// Adds something that readiness depends on; not ready until its first [`Dependency::up`].
     pub fn dependency(&self, name: impl Into<String>) -> Dependency {
-        let name = name.into();
+        let name = self.name(name);
         self.state().dependencies.insert(name.clone(), Condition::Unchecked);
         Dependency { name, health: self.clone() }
     }
 
     /// Names a service that runs in this process, and what it is at, for the console.
     pub fn service(&self, name: impl Into<String>, description: impl Into<String>) {
-        self.state().services.insert(name.into(), description.into());
+        let name = self.name(name);
+        self.state().services.insert(name, description.into());
     }
 
     /// Makes readiness red for good: the process is stopping.
@@ -138,7 +152,7 @@ impl Health {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // Each update is one assignment; a panic can't leave it half done.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -286,6 +300,23 @@ mod tests {
         assert!(broker.up());
         assert_eq!(health.readiness().status, Status::Ok);
         assert_eq!(health.liveness().status, Status::Ok, "no remote decides about liveness");
+    }
+
+    #[test]
+    fn services_of_one_kind_are_told_apart_by_their_names() {
+        let health = Health::new();
+        let (east, west) = (health.of("us-east"), health.of("us-west"));
+        let (first, second) = (east.dependency("broker"), west.dependency("broker"));
+        first.up();
+        second.down("refused");
+        let checks = health.readiness().checks;
+        assert_eq!((&checks["us-east.broker"], &checks["us-west.broker"]), (&Check::ok(), &Check::error("refused")));
+        let beat = west.heartbeat("poll", Duration::from_secs(1));
+        assert_eq!(health.liveness().checks.keys().collect::<Vec<_>>(), ["us-west.poll"]);
+        drop(beat);
+        assert!(health.liveness().checks.is_empty());
+        west.service("sentinel", "clusters");
+        assert_eq!(health.services().keys().collect::<Vec<_>>(), ["us-west.sentinel"]);
     }
 
     #[test]

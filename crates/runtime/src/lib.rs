@@ -14,6 +14,7 @@
 //!     version: "1.0.0".into(),
 //!     level: "info".into(),
 //!     format: LogFormat::Json,
+//!     output: LogOutput::Stdout,
 //! };
 //! let telemetry = Telemetry::init(&log, &env)?;
 //! let (health, mut tasks) = (Health::new(), Tasks::new());
@@ -57,4 +58,4 @@ pub use health::{Dependency, Health, Heartbeat};
 pub use redact::SecretUrl;
 pub use secret::SecretSource;
 pub use tasks::{Stage, TaskError, Tasks};
-pub use telemetry::{LogConfig, LogFormat, Telemetry, traceparent};
+pub use telemetry::{LogConfig, LogFormat, LogOutput, Telemetry, traceparent};

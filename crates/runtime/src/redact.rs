@@ -68,9 +68,18 @@ impl Serialize for SecretUrl {
     }
 }
 
-/// Writes effective values as YAML, for `config show`.
+/// Writes effective values as YAML, for `config show`; what is not set is left out.
 pub fn to_yaml(value: &impl Serialize) -> Result<String, serde_saphyr::SerializeError> {
-    serde_saphyr::to_string(value)
+    let mut tree = serde_json::to_value(value).map_err(|error| error.to_string())?;
+    prune(&mut tree);
+    serde_saphyr::to_string(&tree)
+}
+
+fn prune(value: &mut serde_json::Value) {
+    if let Some(map) = value.as_object_mut() {
+        map.values_mut().for_each(prune);
+        map.retain(|_, value| !value.is_null() && value.as_object().is_none_or(|map| !map.is_empty()));
+    }
 }
 
 #[cfg(test)]

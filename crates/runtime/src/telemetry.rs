@@ -1,6 +1,6 @@
 //! Logs and traces: one JSON or text line per event, and OTLP spans when a collector is named.
 //!
-//! Log lines go to standard output and carry `timestamp level message component version hostname`, then the spans'
+//! Log lines go to standard output, or standard error, and carry `timestamp level message component version hostname`, then the spans'
 //! and the event's own fields, flat. Spans go to `OTEL_EXPORTER_OTLP_ENDPOINT` over HTTP, from a bounded queue on a
 //! thread of their own: a collector that is away costs spans, never time, and one line in the log.
 
@@ -10,6 +10,7 @@ mod format;
 mod tests;
 mod trace;
 
+use std::fmt;
 use std::io;
 use std::str::FromStr;
 use std::time::Duration;
@@ -62,6 +63,46 @@ impl FromStr for LogFormat {
     }
 }
 
+impl fmt::Display for LogFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Json => "json",
+            Self::Text => "text",
+        })
+    }
+}
+
+/// Where log lines go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogOutput {
+    /// Standard output.
+    #[default]
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+impl FromStr for LogOutput {
+    type Err = TelemetryError;
+
+    fn from_str(text: &str) -> Result<Self, TelemetryError> {
+        match text {
+            "stdout" => Ok(Self::Stdout),
+            "stderr" => Ok(Self::Stderr),
+            _ => Err(TelemetryError::Output(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for LogOutput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        })
+    }
+}
+
 /// What is logged, and how.
 #[derive(Clone, Debug)]
 pub struct LogConfig {
@@ -73,6 +114,8 @@ pub struct LogConfig {
     pub level: String,
     /// How a line is written.
     pub format: LogFormat,
+    /// Where lines go.
+    pub output: LogOutput,
 }
 
 /// Why telemetry can't be set up.
@@ -90,6 +133,9 @@ pub enum TelemetryError {
     /// The format is not understood.
     #[error("log format {0:?}: write json or text")]
     Format(String),
+    /// The output is not understood.
+    #[error("log output {0:?}: write stdout or stderr")]
+    Output(String),
     /// The exporter of traces can't be made.
     #[error("send traces to {endpoint} (see OTEL_EXPORTER_OTLP_ENDPOINT)")]
     Exporter {
@@ -123,7 +169,10 @@ impl Telemetry {
     ///
     /// `RUST_LOG` overrides the level. Call it once, from inside the async runtime.
     pub fn init(config: &LogConfig, env: &Env) -> Result<Self, TelemetryError> {
-        let (telemetry, dispatch, warnings) = Self::build(config, env, io::stdout)?;
+        let (telemetry, dispatch, warnings) = match config.output {
+            LogOutput::Stdout => Self::build(config, env, io::stdout)?,
+            LogOutput::Stderr => Self::build(config, env, io::stderr)?,
+        };
         tracing::dispatcher::set_global_default(dispatch).map_err(TelemetryError::AlreadySet)?;
         std::panic::set_hook(Box::new(|panic| {
             let location = panic.location().map(ToString::to_string);

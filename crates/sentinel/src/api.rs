@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
-use http::{HeaderValue, StatusCode, header};
-use reqwest::Client;
+use http::{HeaderName, HeaderValue, StatusCode, header};
+use reqwest::{Certificate, Client};
 use secrecy::ExposeSecret;
 use tracing::{Instrument, Span, debug};
 use url::Url;
@@ -49,6 +49,21 @@ pub enum Error {
     /// The token is no header value.
     #[error("send the API token: it has characters that a header cannot carry")]
     TokenCharacters,
+    /// A configured header could not be read.
+    #[error("read the header {name}")]
+    Header {
+        /// Its name.
+        name: HeaderName,
+        /// Why.
+        #[source]
+        source: secret::Error,
+    },
+    /// A configured header is no header value.
+    #[error("send the header {name}: it has characters that a header cannot carry")]
+    HeaderCharacters {
+        /// Its name.
+        name: HeaderName,
+    },
     /// The API could not be reached, or the connection broke.
     #[error("reach {url}")]
     Connect {
@@ -117,7 +132,7 @@ impl Error {
     /// Whether it is about who we are, not about what we asked.
     pub fn is_auth(&self) -> bool {
         match self {
-            Self::Token(_) | Self::TokenCharacters => true,
+            Self::Token(_) | Self::TokenCharacters | Self::Header { .. } | Self::HeaderCharacters { .. } => true,
             Self::Status { status, .. } => matches!(status.as_u16(), 401 | 403),
             Self::Connect { .. }
             | Self::Timeout { .. }
@@ -138,6 +153,10 @@ impl Error {
         match self {
             Self::Token(_) => "check the token file's path and permissions",
             Self::TokenCharacters => "check the token for line breaks, and that it is the token alone",
+            Self::Header { .. } => "check the path and permissions of the file that the header is read from",
+            Self::HeaderCharacters { .. } => {
+                "check the header's file for line breaks, and that it holds the value alone"
+            }
             Self::Connect { .. } => "check hyperfleet_api.endpoint, DNS, and that the API is running",
             Self::Timeout { .. } => "check the API's load, or raise hyperfleet_api.timeout",
             Self::Status { status, .. } => match status.as_u16() {
@@ -168,6 +187,8 @@ impl Error {
             Self::Status { retry_after, .. } => retry_after.map(|asked| asked.min(LONGEST_RETRY_AFTER)),
             Self::Token(_)
             | Self::TokenCharacters
+            | Self::Header { .. }
+            | Self::HeaderCharacters { .. }
             | Self::Connect { .. }
             | Self::Timeout { .. }
             | Self::NotJson { .. }
@@ -185,6 +206,8 @@ impl Error {
             Self::Status { status, .. } => matches!(status.as_u16(), 408 | 429 | 500..=599),
             Self::Token(_)
             | Self::TokenCharacters
+            | Self::Header { .. }
+            | Self::HeaderCharacters { .. }
             | Self::NotJson { .. }
             | Self::TooLarge { .. }
             | Self::Endless { .. } => false,
@@ -206,6 +229,12 @@ pub struct ApiConfig {
     pub token: Option<SecretSource>,
     /// A plural such as `clusters`.
     pub resource_type: String,
+    /// Resources in one answer, at most [`paging::PAGE_SIZE`].
+    pub page_size: usize,
+    /// Sent with every request, besides our own.
+    pub headers: Vec<(HeaderName, SecretSource)>,
+    /// Trusted besides the system's.
+    pub authorities: Vec<Certificate>,
 }
 
 /// A client of one list endpoint.
@@ -214,6 +243,8 @@ pub struct Api {
     list: Url,
     timeout: Duration,
     token: Option<SecretSource>,
+    headers: Vec<(HeaderName, SecretSource)>,
+    pub(crate) page_size: usize,
 }
 
 impl Api {
@@ -223,11 +254,19 @@ impl Api {
             .timeout(config.timeout)
             .connect_timeout(config.timeout.min(Duration::from_secs(5)))
             .user_agent(concat!("watchfire-sentinel/", env!("CARGO_PKG_VERSION")))
+            .tls_certs_merge(config.authorities.iter().cloned())
             .build()?;
         let mut list = config.endpoint.clone();
         let base = list.path().trim_end_matches('/').to_owned();
         list.set_path(&format!("{base}/api/hyperfleet/v1/{}", config.resource_type));
-        Ok(Self { http, list, timeout: config.timeout, token: config.token.clone() })
+        Ok(Self {
+            http,
+            list,
+            timeout: config.timeout,
+            token: config.token.clone(),
+            headers: config.headers.clone(),
+            page_size: config.page_size,
+        })
     }
 
     /// Reads one page, retrying what may pass within the budget; `failed` hears of every attempt that is tried again.
@@ -250,6 +289,11 @@ impl Api {
         }
     }
 
+    /// Reads one page, once.
+    pub async fn once(&self, query: &[(&str, &str)]) -> Result<Page, Error> {
+        self.get_traced(query, 0).await
+    }
+
     /// One attempt, with its own span.
     async fn get_traced(&self, query: &[(&str, &str)], attempt: u32) -> Result<Page, Error> {
         let mut url = self.list.clone();
@@ -270,6 +314,13 @@ impl Api {
             let mut value = value.map_err(|_| Error::TokenCharacters)?;
             value.set_sensitive(true);
             request = request.header(header::AUTHORIZATION, value);
+        }
+        for (name, source) in &self.headers {
+            let secret = source.current().map_err(|source| Error::Header { name: name.clone(), source })?;
+            let mut value = HeaderValue::from_str(secret.expose_secret())
+                .map_err(|_| Error::HeaderCharacters { name: name.clone() })?;
+            value.set_sensitive(true);
+            request = request.header(name, value);
         }
         if let Some(parent) = traceparent(&Span::current()) {
             request = request.header("traceparent", parent);

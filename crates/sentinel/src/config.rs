@@ -1,199 +1,40 @@
 //! What the YAML file of a sentinel says, and what it means.
 //!
-//! `raw` mirrors the file; [`SentinelConfig`] holds what has been checked. The broker has its own settings, shared
-//! with the adapters: see [`broker`].
+//! The file has one of two [forms](Form), told by its keys. Both are read into one shape ([`setting::Whole`]), on which
+//! environment and flags are laid; [`SentinelConfig`] holds what has been checked. The broker has its own settings,
+//! shared with the adapters: see [`broker`].
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
-use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use url::Url;
-use watchfire_runtime::config::{Document, Env, Problems};
-use watchfire_runtime::duration::GoDuration;
-use watchfire_runtime::secret::SecretSource;
+use watchfire_runtime::config::{ConfigError, Document, Env, Origin, Problems, Text};
+use watchfire_runtime::telemetry::{LogFormat, LogOutput};
 
 use crate::api::ApiConfig;
-use crate::decision::{MaxAge, Rules};
+use crate::decision::Rules;
 use crate::expression::Expression;
-use crate::payload::{Leaves, Payload};
-use crate::selector::{Operator, Requirement, Selector};
+use crate::payload::Payload;
+use crate::selector::Selector;
 
 pub mod broker;
+mod check;
+mod comments;
 mod decision;
+mod form;
+pub mod hyperfleet;
+mod migrate;
+pub mod raw;
 mod rules;
+pub mod setting;
 mod show;
 
+pub use form::Form;
+pub use hyperfleet::RawHyperFleet;
+pub use migrate::{Migrated, migrate};
+pub use raw::{RawConfig, RawDecision, RawParam, RawPolicy, Republish};
+pub use setting::Overrides;
 pub use show::Shown;
-
-/// The file as typed. Every key is optional here; what is required is checked afterwards, so that all is told at once.
-#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(default)]
-pub struct RawConfig {
-    /// The plural of the resources to watch, such as `clusters` or `nodepools`. Required.
-    pub resource_type: Option<String>,
-    /// Time from the beginning of one cycle to the beginning of the next. Default `5s`.
-    pub poll_interval: Option<GoDuration>,
-    /// An event is due this long after the last report of a resource that is not ready. Default `10s`.
-    pub max_age_not_ready: Option<GoDuration>,
-    /// An event is due this long after the last report of a ready resource. Default `30m`.
-    pub max_age_ready: Option<GoDuration>,
-    /// How much earlier than at `max_age_ready` ready resources may be refreshed, from `0%` to `50%`: each by a share that
-    /// its id decides, so that a fleet that was published together is not due together again. Default `0%`.
-    pub refresh_spread: Option<String>,
-    /// A resource makes no progress when it is not ready, at least five events were published for its generation, and
-    /// nothing about it has changed for so long. Default: `max_age_ready`.
-    pub no_progress_after: Option<GoDuration>,
-    /// A resource without progress is published less and less often, up to this long after its last report; from
-    /// `max_age_not_ready` to `max_age_ready`. Default: `max_age_not_ready`, as often as any other.
-    pub max_age_no_progress: Option<GoDuration>,
-    /// The most events that this process publishes in a second. Default: no ceiling.
-    pub max_events_per_second: Option<u32>,
-    /// Which resources to watch: a list of `label`/`value` pairs that must all match, or `matchLabels` and
-    /// `matchExpressions` as in Kubernetes. Default: all.
-    pub resource_selector: Option<RawSelector>,
-    /// The HyperFleet API. Required.
-    pub hyperfleet_api: Option<RawApi>,
-    /// The event's data: each field a path such as `.id`, a Go template, or a literal. Default: `id`, `kind`, `href`,
-    /// `generation` and `owner_references`.
-    pub message_data: Option<Value>,
-    /// `generation_aware` (default): spec changes at once, then max age since the last report. `time_only`: max age
-    /// since the last transition, and nothing else. `expression`: what `message_decision` says.
-    pub decision: Option<RawPolicy>,
-    /// The CEL expressions that decide; implies `decision: expression`. Default of that: those of today's HyperFleet, with
-    /// the max ages of this file.
-    pub message_decision: Option<RawDecision>,
-    /// `in_flight` (default): an event of our own counts like a report, so that a silent adapter costs one event per
-    /// max age. `always`: only reports count, so that it costs one event per poll; the default with a
-    /// `message_decision`.
-    pub republish: Option<Republish>,
-}
-
-/// `hyperfleet_api` as typed.
-#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(default)]
-pub struct RawApi {
-    /// Base address, such as `http://hyperfleet-api:8000`. Required.
-    pub endpoint: Option<String>,
-    /// For one request, from connecting to the last byte. Default `10s`.
-    pub timeout: Option<GoDuration>,
-    /// A file with the bearer token, read again when it changes; `HYPERFLEET_API_TOKEN` takes precedence.
-    pub token_file: Option<PathBuf>,
-}
-
-/// `message_decision` as typed.
-#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(default)]
-pub struct RawDecision {
-    /// Named expressions, evaluated in this order; each sees those before it.
-    pub params: Option<Vec<RawParam>>,
-    /// Whether an event is due: true or false. Required.
-    pub result: Option<String>,
-}
-
-/// One named expression of `message_decision`.
-#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(default)]
-pub struct RawParam {
-    /// Its name.
-    pub name: Option<String>,
-    /// The expression.
-    pub expr: Option<String>,
-}
-
-/// `decision` as typed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum RawPolicy {
-    /// See [`Policy::GenerationAware`].
-    GenerationAware,
-    /// See [`Policy::TimeOnly`].
-    TimeOnly,
-    /// Expressions in CEL.
-    Expression,
-}
-
-/// Whether our own events count when it is decided what is due.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Republish {
-    /// They do.
-    #[default]
-    InFlight,
-    /// Only reports count.
-    Always,
-}
-
-/// `resource_selector` as typed, in either form.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
-#[serde(untagged)]
-pub enum RawSelector {
-    /// Label/value pairs.
-    Pairs(Vec<RawPair>),
-    /// The Kubernetes form.
-    Kubernetes(RawLabelSelector),
-}
-
-/// One pair of the list form.
-#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(default)]
-pub struct RawPair {
-    /// Label key.
-    pub label: Option<String>,
-    /// Label value.
-    pub value: Option<String>,
-}
-
-/// The Kubernetes form.
-#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(default, rename_all = "camelCase")]
-pub struct RawLabelSelector {
-    /// Labels that must have these values.
-    pub match_labels: BTreeMap<String, String>,
-    /// Conditions that must all hold.
-    pub match_expressions: Vec<RawExpression>,
-}
-
-/// One condition of the Kubernetes form.
-#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
-#[serde(default)]
-pub struct RawExpression {
-    /// Label key.
-    pub key: String,
-    /// `In`, `NotIn`, `Exists` or `DoesNotExist`.
-    pub operator: String,
-    /// For `In` and `NotIn`.
-    pub values: Vec<String>,
-}
-
-impl<'de> Deserialize<'de> for RawSelector {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
-        impl<'de> Visitor<'de> for Either {
-            type Value = RawSelector;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of label/value pairs, or matchLabels and matchExpressions")
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<RawSelector, A::Error> {
-                Vec::deserialize(SeqAccessDeserializer::new(seq)).map(RawSelector::Pairs)
-            }
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawSelector, A::Error> {
-                RawLabelSelector::deserialize(MapAccessDeserializer::new(map)).map(RawSelector::Kubernetes)
-            }
-            fn visit_unit<E: serde::de::Error>(self) -> Result<RawSelector, E> {
-                Ok(RawSelector::Pairs(Vec::new()))
-            }
-        }
-        deserializer.deserialize_any(Either)
-    }
-}
 
 /// A checked configuration.
 #[derive(Debug, Clone)]
@@ -218,252 +59,66 @@ pub struct SentinelConfig {
     pub effective: RawConfig,
 }
 
-/// Keys of other forms of this configuration, and what they are called here.
-const RENAMED: [(&str, &str); 14] = [
-    ("resourceType", "resource_type"),
-    ("pollInterval", "poll_interval"),
-    ("backoffNotReady", "max_age_not_ready"),
-    ("backoffReady", "max_age_ready"),
-    ("backoff_not_ready", "max_age_not_ready"),
-    ("backoff_ready", "max_age_ready"),
-    ("shardSelector", "resource_selector"),
-    ("shard_selector", "resource_selector"),
-    ("hyperfleetAPI", "hyperfleet_api"),
-    ("messageData", "message_data"),
-    ("hyperfleet_api.url", "hyperfleet_api.endpoint"),
-    ("hyperfleet_api.base_url", "hyperfleet_api.endpoint"),
-    ("hyperfleet_api.token_path", "hyperfleet_api.token_file"),
-    ("clients", "hyperfleet_api (endpoint, timeout) and the BROKER_* variables"),
-];
-
-/// Keys that are refused for a reason of their own.
-const REFUSED: [(&str, &str); 2] = [
-    (
-        "hyperfleet_api.token",
-        "a token is never read from a file that is kept in the open; set HYPERFLEET_API_TOKEN or token_file",
-    ),
-    ("broker", "the broker has its own settings; set BROKER_TYPE and the other BROKER_* variables"),
-];
-
-/// Reads the file's meaning. Environment beats file; every problem ends up in the returned list.
-pub fn check(document: Document<RawConfig>, env: &Env) -> (Option<SentinelConfig>, Problems) {
-    let document = document.renamed(&RENAMED).refused(&REFUSED);
-    let mut problems = document.problems();
-    let config = check_into(&document.value, env, &mut problems);
-    (config, problems)
+/// How the process is set up, where the configuration says so.
+#[derive(Debug, Clone)]
+pub struct Process {
+    /// The sentinel's name in the log.
+    pub name: String,
+    /// Whether the configuration in effect is logged at start.
+    pub debug_config: bool,
+    /// Whether traces are sent, where a collector is named.
+    pub tracing: bool,
+    /// `off` to `trace`, or directives.
+    pub log_level: String,
+    /// How a line is written.
+    pub log_format: LogFormat,
+    /// Where lines go.
+    pub log_output: LogOutput,
 }
 
-fn check_into(raw: &RawConfig, env: &Env, problems: &mut Problems) -> Option<SentinelConfig> {
-    let resource_type = check_resource_type(raw.resource_type.as_deref(), problems);
-    let mut positive = |key: &str, value: Option<GoDuration>, default: u64| match value {
-        Some(value) if value.is_zero() => {
-            problems.push(key, format!("must be longer than 0, for example {}", GoDuration::from_secs(default)));
-            None
+/// A configuration that was read; where it does not hold, the problems say why.
+pub struct Reading {
+    /// The form of the file.
+    pub form: Form,
+    /// What the sentinel does.
+    pub sentinel: Option<SentinelConfig>,
+    /// How its process is set up.
+    pub process: Option<Process>,
+    /// The topic, where the configuration names one.
+    pub topic: Option<(String, Origin)>,
+    /// Everything that is wrong, or odd.
+    pub problems: Problems,
+}
+
+/// Reads a file in either form, with what is given outside of it.
+pub fn read(text: &Text, overrides: &Overrides, env: &Env) -> Result<Reading, ConfigError> {
+    let (form, whole, problems) = parse(text, overrides.has_address())?;
+    Ok(check::check(form, whole, overrides, env, problems))
+}
+
+/// Parses a file in either form; unknown keys are the first problems.
+fn parse(text: &Text, by_address: bool) -> Result<(Form, setting::Whole, Problems), ConfigError> {
+    let form = Form::of(text, by_address)?;
+    Ok(match form {
+        Form::Flat => {
+            let document = text.parse::<RawConfig>()?.renamed(&form::RENAMED_FLAT).refused(&form::REFUSED);
+            let problems = document.problems();
+            (form, setting::Whole { config: document.value, ..setting::Whole::default() }, problems)
         }
-        value => Some(value.map_or_else(|| Duration::from_secs(default), GoDuration::get)),
-    };
-    let poll_interval = positive("poll_interval", raw.poll_interval, 5);
-    let not_ready = positive("max_age_not_ready", raw.max_age_not_ready, 10);
-    let ready = positive("max_age_ready", raw.max_age_ready, 30 * 60);
-    let api = raw.hyperfleet_api.clone().unwrap_or_default();
-    let timeout = positive("hyperfleet_api.timeout", api.timeout, 10);
-    if let (Some(not_ready), Some(ready)) = (not_ready, ready)
-        && not_ready > ready
-    {
-        let message =
-            "longer than max_age_ready: resources that are not ready are looked at less often than those that are";
-        problems.warn("max_age_not_ready", message);
-    }
-    let endpoint = check_endpoint(api.endpoint.as_deref(), raw.hyperfleet_api.is_some(), problems);
-    let token = check_token(&api, env, problems);
-    let selector = check_selector(raw.resource_selector.as_ref(), problems);
-    let decision = raw.decision.unwrap_or(match raw.message_decision {
-        Some(_) => RawPolicy::Expression,
-        None => RawPolicy::GenerationAware,
-    });
-    let leaves = if decision == RawPolicy::Expression { Leaves::Mixed } else { Leaves::Paths };
-    let payload = check_payload(raw.message_data.as_ref(), leaves, problems);
-    let max_age = ready.zip(not_ready).map(|(ready, not_ready)| MaxAge { ready, not_ready });
-    let expression = check_expression(decision, raw.message_decision.as_ref(), max_age.as_ref(), problems);
-    let rules = max_age.and_then(|max_age| rules::check(raw, max_age, problems));
-    let max_events_per_second = rules::check_ceiling(raw.max_events_per_second, problems);
-    let republish = raw.republish.unwrap_or(match raw.message_decision {
-        Some(_) => Republish::Always,
-        None => Republish::InFlight,
-    });
-    let effective = RawConfig {
-        resource_type: resource_type.clone(),
-        poll_interval: poll_interval.map(GoDuration::new),
-        max_age_not_ready: not_ready.map(GoDuration::new),
-        max_age_ready: ready.map(GoDuration::new),
-        refresh_spread: rules.map(|rules| format!("{}%", rules.refresh_spread.percent())),
-        no_progress_after: rules.map(|rules| GoDuration::new(rules.no_progress.after)),
-        max_age_no_progress: rules.map(|rules| GoDuration::new(rules.no_progress.max_age)),
-        max_events_per_second: raw.max_events_per_second,
-        resource_selector: Some(raw.resource_selector.clone().unwrap_or(RawSelector::Pairs(Vec::new()))),
-        hyperfleet_api: Some(RawApi { timeout: timeout.map(GoDuration::new), ..api }),
-        message_data: Some(raw.message_data.clone().unwrap_or_else(default_message_data)),
-        decision: Some(decision),
-        message_decision: raw.message_decision.clone(),
-        republish: Some(republish),
-    };
-    Some(SentinelConfig {
-        api: ApiConfig { endpoint: endpoint?, timeout: timeout?, token, resource_type: resource_type? },
-        poll_interval: poll_interval?,
-        rules: rules?,
-        expression,
-        max_events_per_second,
-        republish,
-        selector: selector?,
-        payload: Arc::new(payload?),
-        effective,
+        Form::HyperFleet => {
+            let document = text.parse::<RawHyperFleet>()?.renamed(&form::RENAMED_HYPERFLEET).refused(&form::REFUSED);
+            (form, document.value.lower(), document.problems())
+        }
     })
 }
 
-/// What is sent where nothing is said, as one would write it.
-fn default_message_data() -> Value {
-    let fields = ["id", "kind", "href", "generation", "owner_references"];
-    fields.into_iter().map(|field| (field.to_owned(), Value::String(format!(".{field}")))).collect()
-}
-
-fn check_resource_type(raw: Option<&str>, problems: &mut Problems) -> Option<String> {
-    let Some(plural) = raw.filter(|plural| !plural.is_empty()) else {
-        problems.push("resource_type", "missing; write the plural that the API serves, for example clusters");
-        return None;
-    };
-    // One path segment: anything else would ask for another endpoint.
-    if !plural.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-')) {
-        problems.push(
-            "resource_type",
-            format!("{plural:?} is not a plural: only letters, digits, '-' and '_', for example clusters"),
-        );
-        return None;
-    }
-    Some(plural.to_owned())
-}
-
-fn check_endpoint(raw: Option<&str>, section: bool, problems: &mut Problems) -> Option<Url> {
-    let key = if section { "hyperfleet_api.endpoint" } else { "hyperfleet_api" };
-    let Some(text) = raw.filter(|text| !text.is_empty()) else {
-        problems.push(key, "missing; write the API's address, for example endpoint: http://hyperfleet-api:8000");
-        return None;
-    };
-    let example = "write it like http://hyperfleet-api:8000";
-    let url = match text.parse::<Url>() {
-        Ok(url) => url,
-        Err(error) => {
-            problems.push(key, format!("not an address: {error}; {example}"));
-            return None;
-        }
-    };
-    if !matches!(url.scheme(), "http" | "https") {
-        problems.push(key, format!("the scheme must be http or https; {example}"));
-    } else if !url.username().is_empty() || url.password().is_some() {
-        problems.push(key, "credentials in the address are not used; set HYPERFLEET_API_TOKEN or token_file");
-    } else if url.query().is_some() || url.fragment().is_some() {
-        problems.push(key, format!("must not have a query or a fragment; {example}"));
-    } else {
-        return Some(url);
-    }
-    None
-}
-
-fn check_token(api: &RawApi, env: &Env, problems: &mut Problems) -> Option<SecretSource> {
-    let token = env.get("HYPERFLEET_API_TOKEN").map(str::trim).filter(|token| !token.is_empty());
-    let file = env.get("HYPERFLEET_API_TOKEN_FILE").map(PathBuf::from).or_else(|| api.token_file.clone());
-    if token.is_some() && file.is_some() {
-        problems.warn("hyperfleet_api.token_file", "not used: HYPERFLEET_API_TOKEN is set and takes precedence");
-    }
-    token.map(SecretSource::literal).or_else(|| file.map(SecretSource::file))
-}
-
-fn check_selector(raw: Option<&RawSelector>, problems: &mut Problems) -> Option<Selector> {
-    let built = match raw {
-        None => Ok(Selector::default()),
-        Some(RawSelector::Pairs(pairs)) => {
-            let mut whole = true;
-            for (index, pair) in pairs.iter().enumerate() {
-                for (name, given) in [("label", pair.label.is_some()), ("value", pair.value.is_some())] {
-                    if !given {
-                        let example = "an entry is a pair, for example label: region and value: us-east";
-                        problems.push(format!("resource_selector.{index}"), format!("{name} is missing; {example}"));
-                        whole = false;
-                    }
-                }
-            }
-            if !whole {
-                return None;
-            }
-            let text = |text: &Option<String>| text.clone().unwrap_or_default();
-            let pairs: Vec<_> = pairs.iter().map(|pair| (text(&pair.label), text(&pair.value))).collect();
-            Selector::from_pairs(pairs.iter().map(|(label, value)| (label.as_str(), value.as_str())))
-        }
-        Some(RawSelector::Kubernetes(raw)) => {
-            let labels = raw
-                .match_labels
-                .iter()
-                .map(|(key, value)| Requirement { key: key.clone(), operator: Operator::In(vec![value.clone()]) });
-            let mut requirements: Vec<_> = labels.collect();
-            for (index, expression) in raw.match_expressions.iter().enumerate() {
-                let values = expression.values.clone();
-                let operator = match expression.operator.as_str() {
-                    "In" => Operator::In(values),
-                    "NotIn" => Operator::NotIn(values),
-                    "Exists" | "DoesNotExist" if !values.is_empty() => {
-                        let key = format!("resource_selector.matchExpressions.{index}.values");
-                        problems.push(key, format!("{} takes no values", expression.operator));
-                        return None;
-                    }
-                    "Exists" => Operator::Exists,
-                    "DoesNotExist" => Operator::DoesNotExist,
-                    other => {
-                        let key = format!("resource_selector.matchExpressions.{index}.operator");
-                        problems.push(key, format!("{other:?} is not In, NotIn, Exists or DoesNotExist"));
-                        return None;
-                    }
-                };
-                requirements.push(Requirement { key: expression.key.clone(), operator });
-            }
-            Selector::new(requirements)
-        }
-    };
-    problems.take("resource_selector", built)
-}
-
-fn check_expression(
-    decision: RawPolicy,
-    raw: Option<&RawDecision>,
-    max_age: Option<&MaxAge>,
-    problems: &mut Problems,
-) -> Option<Arc<Expression>> {
-    if decision != RawPolicy::Expression {
-        if raw.is_some() {
-            problems.push("message_decision", "not used by this decision; leave one of the two out");
-        }
-        return None;
-    }
-    match decision::compile(raw, max_age?) {
-        Ok(expression) => Some(Arc::new(expression)),
-        Err(found) => {
-            for (key, message) in found {
-                problems.push(format!("message_decision.{key}"), message);
-            }
-            None
-        }
-    }
-}
-
-fn check_payload(raw: Option<&Value>, leaves: Leaves, problems: &mut Problems) -> Option<Payload> {
-    let Some(raw) = raw.filter(|raw| !raw.is_null()) else { return Some(Payload::default_payload()) };
-    match Payload::compile(raw, leaves) {
-        Ok(payload) => Some(payload),
-        Err(errors) => {
-            for error in errors {
-                problems.push(error.field, error.problem.to_string());
-            }
-            None
-        }
-    }
+/// Reads the meaning of a file in the first form; every problem ends up in the returned list.
+pub fn check(document: Document<RawConfig>, env: &Env) -> (Option<SentinelConfig>, Problems) {
+    let document = document.renamed(&form::RENAMED_FLAT).refused(&form::REFUSED);
+    let problems = document.problems();
+    let whole = setting::Whole { config: document.value, ..setting::Whole::default() };
+    let reading = check::check(Form::Flat, whole, &Overrides::new(env, &[]), env, problems);
+    (reading.sentinel, reading.problems)
 }
 
 #[cfg(test)]

@@ -185,7 +185,7 @@ impl Publisher {
                 if let Some(changed) = changed {
                     self.metrics.spec_published(now.duration_since(*changed));
                 }
-                info!(id, generation, reason = reason.as_str(), event = event.id(), "event published");
+                info!(id, generation, decision_reason = reason.as_str(), event = event.id(), "event published");
                 self.metrics.published(*reason);
                 confirmed(&about, now);
                 outcome.published += 1;

@@ -35,6 +35,19 @@ pub enum Operator {
     DoesNotExist,
 }
 
+impl Operator {
+    /// Whether a resource whose label has this value, or none, is selected.
+    fn takes(&self, value: Option<&str>) -> bool {
+        let among = |values: &[String]| value.is_some_and(|value| values.iter().any(|wanted| wanted == value));
+        match self {
+            Self::In(values) => among(values),
+            Self::NotIn(values) => !among(values),
+            Self::Exists => value.is_some(),
+            Self::DoesNotExist => value.is_none(),
+        }
+    }
+}
+
 /// Requirements that all must hold; none select everything.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Selector(Vec<Requirement>);
@@ -117,16 +130,23 @@ impl Selector {
 
     /// Whether a resource with these labels is selected.
     pub fn matches(&self, labels: &Labels<'_>) -> bool {
-        self.0.iter().all(|Requirement { key, operator }| {
-            let value = labels.get(key);
-            let among = |values: &[String]| value.is_some_and(|value| values.iter().any(|wanted| wanted == value));
-            match operator {
-                Operator::In(values) => among(values),
-                Operator::NotIn(values) => !among(values),
-                Operator::Exists => value.is_some(),
-                Operator::DoesNotExist => value.is_none(),
-            }
-        })
+        self.0.iter().all(|Requirement { key, operator }| operator.takes(labels.get(key)))
+    }
+
+    /// A label whose requirements no resource can meet.
+    pub fn contradiction(&self) -> Option<&str> {
+        // Sorted by key, so that all requirements for one label stand together.
+        let of_one_label = self.0.chunk_by(|a, b| a.key == b.key);
+        let contradicts = |requirements: &&[Requirement]| {
+            let candidates = requirements.iter().find_map(|requirement| match &requirement.operator {
+                Operator::In(values) => Some(values.iter().map(|value| Some(value.as_str())).collect()),
+                Operator::NotIn(_) | Operator::Exists | Operator::DoesNotExist => None,
+            });
+            // Without a list of values there are infinitely many: one that nobody names stands for them.
+            let candidates: Vec<Option<&str>> = candidates.unwrap_or_else(|| vec![None, Some("\0")]);
+            !candidates.iter().any(|value| requirements.iter().all(|requirement| requirement.operator.takes(*value)))
+        };
+        of_one_label.filter(contradicts).find_map(|requirements| Some(requirements.first()?.key.as_str()))
     }
 
     /// Whether everything is selected.
@@ -158,6 +178,11 @@ impl Selector {
             }
         }
         (!search.is_empty()).then_some(search)
+    }
+
+    /// Whether the API can search for all of it.
+    pub fn is_searchable(&self) -> bool {
+        self.0.iter().all(|requirement| is_searchable(&requirement.key))
     }
 
     /// The selector in Kubernetes syntax: the `labels` parameter of older APIs, and the `shard` label of metrics.

@@ -56,6 +56,8 @@ pub struct Sentinel {
     in_flight: Arc<Mutex<InFlight>>,
     metrics: Metrics,
     api_state: Dependency,
+    /// Up once a whole list was read.
+    polled: Dependency,
     broker_state: Dependency,
     heartbeat: Arc<Heartbeat>,
     /// What of a resource the payload reads; nothing means all of it.
@@ -66,6 +68,8 @@ pub struct Sentinel {
     api_failing: bool,
     /// What was changed before may have been published by the process before.
     started: Timestamp,
+    topic: Option<String>,
+    name: Option<String>,
 }
 
 /// What one cycle came to.
@@ -141,6 +145,9 @@ impl Sentinel {
             in_flight,
             metrics,
             api_state: health.dependency("hyperfleet_api"),
+            polled: health.dependency("sentinel_poll"),
+            topic: None,
+            name: None,
             broker_state: health.dependency("broker"),
             heartbeat: Arc::new(health.heartbeat("sentinel_poll", MAX_SILENCE)),
             payload_fields: config.payload.top_level_fields(),
@@ -151,6 +158,14 @@ impl Sentinel {
             started: clock::now(),
             config,
         })
+    }
+
+    /// Names the topic in each line of the log, and the sentinel where there are several.
+    #[must_use]
+    pub fn named(mut self, topic: &str, name: Option<&str>) -> Self {
+        self.topic = Some(topic.to_owned());
+        self.name = name.map(str::to_owned);
+        self
     }
 
     /// Remembers at most so many of its own events instead of [`inflight::CAPACITY`]; each one forgotten early may cost
@@ -183,9 +198,13 @@ impl Sentinel {
             if token.run_until_cancelled(self.heartbeat.during(ticks.tick())).await.is_none() {
                 return Ok(());
             }
+            let resource_type = &self.config.api.resource_type;
             let span = info_span!(
                 "sentinel.poll",
-                resource_type = self.config.api.resource_type,
+                resource_type,
+                subset = resource_type,
+                topic = self.topic.as_deref(),
+                sentinel = self.name.as_deref(),
                 seen = field::Empty,
                 due = field::Empty,
                 published = field::Empty,
@@ -291,6 +310,7 @@ impl Sentinel {
         match fetched {
             Ok(()) => {
                 self.api_state.up();
+                self.polled.up();
                 if std::mem::take(&mut self.api_failing) {
                     info!("the API answers again");
                 }

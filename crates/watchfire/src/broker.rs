@@ -1,4 +1,4 @@
-//! Opens the configured broker.
+//! Opens the configured brokers, one connection for all sentinels of a process that publish to the same one.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -11,28 +11,52 @@ use watchfire_delivery::sink::pubsub::PubSub;
 use watchfire_delivery::sink::rabbitmq::RabbitMq;
 use watchfire_runtime::health::Health;
 use watchfire_runtime::tasks::{Stage, Tasks};
-use watchfire_sentinel::config::broker::BrokerConfig;
+use watchfire_sentinel::config::broker::{BrokerConfig, Settings};
 
 /// A broker, ready to publish to.
+#[derive(Clone)]
 pub(crate) struct Broker {
     pub(crate) sink: Arc<dyn EventSink>,
     /// Topic or exchange.
     pub(crate) topic: String,
 }
 
+/// The brokers of a process.
+pub(crate) struct Brokers<'a> {
+    metrics: &'a Metrics,
+    opened: Vec<(Settings, Broker)>,
+}
+
+impl<'a> Brokers<'a> {
+    pub(crate) fn new(metrics: &'a Metrics) -> Self {
+        Self { metrics, opened: Vec::new() }
+    }
+
+    /// Opens a broker, unless it is open already; its checks are then among those of whoever came first.
+    pub(crate) async fn open(
+        &mut self,
+        settings: Settings,
+        config: BrokerConfig,
+        health: &Health,
+        tasks: &mut Tasks,
+    ) -> anyhow::Result<Broker> {
+        if let Some((_, broker)) = self.opened.iter().find(|(opened, _)| *opened == settings) {
+            return Ok(broker.clone());
+        }
+        let broker = open(config, self.metrics, health, tasks).await?;
+        self.opened.push((settings, broker.clone()));
+        Ok(broker)
+    }
+}
+
 /// Opens the broker. The real ones connect with the first event; the embedded one opens its store here, and its
 /// deliveries become tasks of this process.
-pub(crate) async fn open(
-    config: BrokerConfig,
-    metrics: &Metrics,
-    health: &Health,
-    tasks: &mut Tasks,
-) -> anyhow::Result<Broker> {
+async fn open(config: BrokerConfig, metrics: &Metrics, health: &Health, tasks: &mut Tasks) -> anyhow::Result<Broker> {
     let topic = config.topic().to_owned();
     let sink: Arc<dyn EventSink> = match config {
         BrokerConfig::RabbitMq(rabbitmq) => Arc::new(RabbitMq::new(rabbitmq)),
         BrokerConfig::PubSub(pubsub) => Arc::new(PubSub::new(pubsub)),
-        BrokerConfig::Http { subscribers, store } => {
+        BrokerConfig::Http { subscribers, store, .. } => {
             let opened = Embedded::open(embedded::Config::new(store, subscribers), metrics, health).await;
             let (embedded, work) = opened.context("open the embedded broker")?;
             for worker in work.workers {

@@ -1,6 +1,7 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use watchfire_runtime::duration::GoDuration;
@@ -21,7 +22,18 @@ pub(crate) enum Command {
     /// Shows the whole loop on this machine, with nothing else installed.
     Demo(DemoArgs),
     /// Polls a HyperFleet API and publishes reconcile events for what is due.
-    Sentinel(SentinelArgs),
+    Sentinel(Box<SentinelArgs>),
+    /// Does the same under the name that today's HyperFleet has for it; flags without a command mean it too.
+    Serve(Box<SentinelArgs>),
+    /// Runs several sentinels in one process.
+    Run(RunArgs),
+    /// Prints the configuration that `serve` would use, merged of file, environment and flags, secrets redacted.
+    ConfigDump {
+        #[command(flatten)]
+        files: ConfigArgs,
+        #[command(flatten)]
+        settings: SettingArgs,
+    },
     /// Checks, shows and documents configuration.
     Config {
         #[command(subcommand)]
@@ -47,50 +59,180 @@ pub(crate) enum Command {
 /// Which configuration a sentinel runs with.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ConfigArgs {
-    /// The sentinel's YAML file.
-    #[arg(long, short, value_name = "FILE", env = "HYPERFLEET_CONFIG")]
+    /// The sentinel's YAML file, in its own form or in that of today's HyperFleet.
+    #[arg(long, short, value_name = "FILE", env = "HYPERFLEET_CONFIG", default_value = "/etc/hyperfleet/config.yaml")]
     pub(crate) config: PathBuf,
-    /// Where the BROKER_* settings stand, if not in the environment: a mounted ConfigMap's folder, its manifest, or a
-    /// YAML map. The environment takes precedence.
+    /// Where the broker's settings stand, if not in the environment: a broker.yaml, a mounted ConfigMap's folder, its
+    /// manifest, or a YAML map of BROKER_*. The environment takes precedence. BROKER_CONFIG_FILE names it too; without
+    /// either, a broker.yaml beside the program is read if there is one.
     #[arg(long, value_name = "PATH", env = "BROKER_CONFIG")]
     pub(crate) broker_config: Option<PathBuf>,
+}
+
+/// Settings that the file can hold too; see docs/config.md for their variables.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct SettingArgs {
+    /// The sentinel's name in the log.
+    #[arg(long, short, value_name = "NAME")]
+    name: Option<String>,
+    /// Logs the configuration in effect at start.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    debug_config: Option<String>,
+    /// Whether traces are sent, where OTEL_EXPORTER_OTLP_ENDPOINT names a collector.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    tracing_enabled: Option<String>,
+    #[command(flatten)]
+    log: LogArgs,
+    /// The API's base address.
+    #[arg(long, value_name = "URL")]
+    hyperfleet_api_base_url: Option<String>,
+    /// Not used: there is v1 only.
+    #[arg(long, value_name = "VERSION", hide = true)]
+    hyperfleet_api_version: Option<String>,
+    /// For one request to the API.
+    #[arg(long, value_name = "DURATION")]
+    hyperfleet_api_timeout: Option<String>,
+    /// Resources in one answer of the API, at most 100.
+    #[arg(long, value_name = "N")]
+    hyperfleet_api_page_size: Option<String>,
+    /// The topic, or on RabbitMQ the exchange.
+    #[arg(long, value_name = "TOPIC")]
+    broker_topic: Option<String>,
+    /// The plural of the resources to watch.
+    #[arg(long, value_name = "PLURAL")]
+    resource_type: Option<String>,
+    /// From the beginning of one cycle to the beginning of the next.
+    #[arg(long, value_name = "DURATION")]
+    poll_interval: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct LogArgs {
+    /// off, error, warn, info (default), debug or trace; RUST_LOG overrides it per module.
+    #[arg(long = "log-level", short = 'l', value_name = "LEVEL")]
+    level: Option<String>,
+    /// json (default) or text.
+    #[arg(long = "log-format", short = 'f', value_name = "FORMAT")]
+    format: Option<String>,
+    /// stdout (default) or stderr.
+    #[arg(long = "log-output", value_name = "STREAM")]
+    output: Option<String>,
+}
+
+impl SettingArgs {
+    /// What the flags give, by their names.
+    pub(crate) fn flags(&self) -> [(&'static str, Option<&str>); 13] {
+        [
+            ("name", self.name.as_deref()),
+            ("debug-config", self.debug_config.as_deref()),
+            ("tracing-enabled", self.tracing_enabled.as_deref()),
+            ("log-level", self.log.level.as_deref()),
+            ("log-format", self.log.format.as_deref()),
+            ("log-output", self.log.output.as_deref()),
+            ("hyperfleet-api-base-url", self.hyperfleet_api_base_url.as_deref()),
+            ("hyperfleet-api-version", self.hyperfleet_api_version.as_deref()),
+            ("hyperfleet-api-timeout", self.hyperfleet_api_timeout.as_deref()),
+            ("hyperfleet-api-page-size", self.hyperfleet_api_page_size.as_deref()),
+            ("broker-topic", self.broker_topic.as_deref()),
+            ("resource-type", self.resource_type.as_deref()),
+            ("poll-interval", self.poll_interval.as_deref()),
+        ]
+    }
+}
+
+impl From<LogArgs> for SettingArgs {
+    fn from(log: LogArgs) -> Self {
+        Self { log, ..Self::default() }
+    }
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct SentinelArgs {
     #[command(flatten)]
     pub(crate) files: ConfigArgs,
+    #[command(flatten)]
+    pub(crate) settings: SettingArgs,
+    #[command(flatten)]
+    pub(crate) process: ProcessArgs,
+}
+
+/// Several sentinels in one process.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// The YAML file that lists them: `sentinels:` with `name`, `config` and `broker_config` each.
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+    #[command(flatten)]
+    pub(crate) process: ProcessArgs,
+}
+
+/// What is one per process, whatever runs in it.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ProcessArgs {
     /// Where /healthz, /readyz and the console are served.
-    #[arg(long, value_name = "ADDRESS", default_value = ":8080")]
+    #[arg(long, alias = "health-server-bindaddress", value_name = "ADDRESS", default_value = ":8080")]
     pub(crate) health_bind_address: String,
     /// Where /metrics is served; the same address serves both from one listener.
-    #[arg(long, value_name = "ADDRESS", default_value = ":9090")]
+    #[arg(long, alias = "metrics-server-bindaddress", value_name = "ADDRESS", default_value = ":9090")]
     pub(crate) metrics_bind_address: String,
     /// How long what is in hand may take to finish after SIGTERM.
     #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = duration)]
     pub(crate) grace_period: GoDuration,
-    #[command(flatten)]
-    pub(crate) log: LogArgs,
-}
-
-#[derive(Debug, Clone, Args)]
-pub(crate) struct LogArgs {
-    /// off, error, warn, info, debug or trace; RUST_LOG overrides it per module.
-    #[arg(long, value_name = "LEVEL", env = "LOG_LEVEL", default_value = "info")]
-    pub(crate) log_level: String,
-    /// json or text.
-    #[arg(long, value_name = "FORMAT", env = "LOG_FORMAT", default_value = "json")]
-    pub(crate) log_format: String,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
     /// Reports every problem of a configuration at once; exit status 64 if there is one.
-    Check(ConfigArgs),
+    Check {
+        #[command(flatten)]
+        files: ConfigArgs,
+        #[command(flatten)]
+        settings: SettingArgs,
+        /// Asks the API and the broker, too, and says what they answer; exit status 1 if one fails. Changes nothing.
+        #[arg(long)]
+        live: bool,
+    },
     /// Prints the configuration in effect, secrets redacted.
-    Show(ConfigArgs),
-    /// Prints the JSON Schema of the configuration file.
-    Schema,
+    Show {
+        #[command(flatten)]
+        files: ConfigArgs,
+        #[command(flatten)]
+        settings: SettingArgs,
+    },
+    /// Turns a file of one form into the other, with its comments, and says what has no place there. The broker's
+    /// settings become a broker.yaml or variables.
+    Migrate {
+        /// The sentinel's file, a broker.yaml, or a ConfigMap's folder, manifest or map.
+        file: PathBuf,
+        /// Into which form; without it, the one that the file is not in.
+        #[arg(long, value_enum)]
+        to: Option<ToForm>,
+    },
+    /// Prints the JSON Schema of a file.
+    Schema {
+        /// The sentinel's own form, that of today's HyperFleet, or broker.yaml.
+        #[arg(long, value_enum, default_value_t = SchemaOf::Flat)]
+        form: SchemaOf,
+    },
+}
+
+/// A form of the sentinel's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ToForm {
+    /// The sentinel's own.
+    Flat,
+    /// That of today's HyperFleet.
+    Hyperfleet,
+}
+
+/// What a schema is asked of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum SchemaOf {
+    Flat,
+    Hyperfleet,
+    Broker,
 }
 
 #[derive(Debug, Subcommand)]
@@ -173,17 +315,86 @@ pub(crate) fn completions(shell: clap_complete::Shell) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
+/// Reads a command line as today's image writes it, too: flags without a command, and a program called `sentinel`, mean
+/// `serve`.
+pub(crate) fn arguments(given: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut arguments: Vec<_> = given.into_iter().collect();
+    let program = arguments.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
+    let serves = match arguments.get(1).map(|first| first.to_string_lossy()) {
+        Some(first) => first.starts_with('-') && !["-h", "--help", "-V", "--version"].contains(&&*first),
+        None => program == "sentinel",
+    };
+    if serves {
+        arguments.insert(1, "serve".into());
+    }
+    arguments
+}
+
 fn duration(text: &str) -> Result<GoDuration, String> {
     text.parse().map_err(|error| format!("{error}"))
 }
 
 #[cfg(test)]
 mod tests {
+    use watchfire_sentinel::config::setting::SETTINGS;
+
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_of_a_setting_is_one_and_no_other() {
+        let flags = SettingArgs::default().flags().map(|(name, _)| name);
+        let mut settings: Vec<_> = SETTINGS.iter().filter_map(|setting| setting.flag).collect();
+        settings.sort_unstable();
+        let mut sorted = flags;
+        sorted.sort_unstable();
+        assert_eq!(settings, sorted);
+        let command = Cli::command();
+        let serve = command.find_subcommand("serve").unwrap();
+        for flag in flags {
+            assert!(serve.get_arguments().any(|argument| argument.get_long() == Some(flag)), "{flag}");
+        }
+    }
+
+    #[test]
+    fn the_command_lines_of_todays_image_mean_serve() {
+        let read = |line: &str| {
+            let words = arguments(line.split(' ').map(OsString::from));
+            Cli::try_parse_from(words).map(|cli| cli.command)
+        };
+        for line in [
+            "/app/sentinel serve --config=/etc/sentinel/config.yaml",
+            "/app/sentinel --config=/etc/sentinel/config.yaml",
+            "/app/sentinel -c /etc/sentinel/config.yaml",
+            "watchfire --config /etc/sentinel/config.yaml",
+            "watchfire -c=/etc/sentinel/config.yaml",
+            "watchfire serve -c /etc/sentinel/config.yaml -n a -l debug -f text --log-output stderr --debug-config \
+             --tracing-enabled=false --hyperfleet-api-base-url http://a --hyperfleet-api-version v1 \
+             --hyperfleet-api-timeout 5s --hyperfleet-api-page-size 50 --broker-topic t --resource-type clusters \
+             --poll-interval 5s --health-server-bindaddress :8080 --metrics-server-bindaddress :9090",
+        ] {
+            match read(line) {
+                Ok(Command::Serve(args)) => {
+                    assert_eq!(args.files.config, Path::new("/etc/sentinel/config.yaml"), "{line}");
+                }
+                other => panic!("{line}: {other:?}"),
+            }
+        }
+        for line in ["/app/sentinel", "/app/sentinel serve"] {
+            match read(line) {
+                Ok(Command::Serve(args)) => {
+                    assert_eq!(args.files.config, Path::new("/etc/hyperfleet/config.yaml"), "{line}");
+                }
+                other => panic!("{line}: {other:?}"),
+            }
+        }
+        assert!(matches!(read("/app/sentinel version"), Ok(Command::Version)));
+        assert!(matches!(read("/app/sentinel config-dump -c x"), Ok(Command::ConfigDump { .. })));
+        assert!(read("watchfire").is_err() && read("/app/sentinel --help").is_err());
     }
 
     #[test]

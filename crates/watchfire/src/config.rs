@@ -1,20 +1,27 @@
 //! `watchfire config`, and how every command reads its configuration.
 
+mod live;
 mod object;
 
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use watchfire_runtime::config::{ConfigError, Document, Env, Warning};
-use watchfire_sentinel::config::{self, RawConfig, SentinelConfig, broker};
+use watchfire_runtime::config::{ConfigError, Env, Text, Warning};
+use watchfire_sentinel::config::broker::{RawBrokerFile, Settings};
+use watchfire_sentinel::config::{self, Form, Overrides, Process, RawConfig, RawHyperFleet, SentinelConfig, broker};
 
-use crate::cli::{ConfigArgs, ConfigCommand};
-use crate::failure::{Failure, say};
+use crate::cli::{ConfigArgs, ConfigCommand, SchemaOf, SettingArgs, ToForm};
+use crate::failure::{Failure, note_aside, say};
 
 /// A configuration that holds.
 pub(crate) struct Loaded {
+    pub(crate) form: Form,
     pub(crate) sentinel: SentinelConfig,
+    pub(crate) process: Process,
     pub(crate) broker: broker::BrokerConfig,
+    /// What the broker was read from: equal settings are one connection.
+    pub(crate) broker_settings: Settings,
     /// What is legal, but probably not meant.
     pub(crate) warnings: Vec<Warning>,
 }
@@ -22,42 +29,119 @@ pub(crate) struct Loaded {
 pub(crate) fn run(command: &ConfigCommand) -> Result<(), Failure> {
     let env = Env::from_process();
     match command {
-        ConfigCommand::Check(args) => {
-            let loaded = load(args, &env)?;
+        ConfigCommand::Check { files, settings, live } => {
+            let loaded = load(files, settings, &env)?;
             let mut text = String::new();
             for warning in &loaded.warnings {
                 // Writing to a String cannot fail.
                 let _infallible = writeln!(text, "warning: {warning}");
             }
             text.push_str("the configuration is valid");
-            say(&text)
+            say(&text)?;
+            if *live { live::check(loaded) } else { Ok(()) }
         }
-        ConfigCommand::Show(args) => {
-            let loaded = load(args, &env)?;
-            let shown = loaded.sentinel.show(&loaded.broker);
-            say(&watchfire_runtime::redact::to_yaml(&shown).context("print the configuration")?)
-        }
-        ConfigCommand::Schema => {
-            let schema = schemars::schema_for!(RawConfig);
+        ConfigCommand::Migrate { file, to } => migrate(file, *to),
+        ConfigCommand::Show { files, settings } => say(&load(files, settings, &env)?.show()?),
+        ConfigCommand::Schema { form } => {
+            let schema = match form {
+                SchemaOf::Flat => schemars::schema_for!(RawConfig),
+                SchemaOf::Hyperfleet => schemars::schema_for!(RawHyperFleet),
+                SchemaOf::Broker => schemars::schema_for!(RawBrokerFile),
+            };
             say(&serde_json::to_string_pretty(&schema).context("print the schema")?)
         }
     }
 }
 
-/// Reads file and environment; every problem of both is in one error.
-pub(crate) fn load(args: &ConfigArgs, env: &Env) -> Result<Loaded, ConfigError> {
-    object::refuse(&args.config)?;
-    let document = Document::<RawConfig>::read(&args.config)?;
-    let env = match &args.broker_config {
-        Some(path) => env.or(&broker::read(path)?),
-        None => env.clone(),
+fn migrate(file: &Path, to: Option<ToForm>) -> Result<(), Failure> {
+    let to = to.map(|to| match to {
+        ToForm::Flat => Form::Flat,
+        ToForm::Hyperfleet => Form::HyperFleet,
+    });
+    let migrated = if broker::is_broker(file)? {
+        broker::migrate(file, to)?
+    } else {
+        object::refuse(file)?;
+        config::migrate(&Text::read(file)?, to)?
     };
-    let (sentinel, mut problems) = config::check(document, &env);
-    let broker = broker::check(&env, &mut problems);
-    let warnings = problems.finish()?;
-    match (sentinel, broker) {
-        (Some(sentinel), Some(broker)) => Ok(Loaded { sentinel, broker, warnings }),
-        // What is missing was told as a problem, so `finish` has returned already.
-        _ => Err(ConfigError::Invalid(Vec::new())),
+    for note in &migrated.notes {
+        note_aside(note);
     }
+    say(&migrated.text)
+}
+
+/// `watchfire config-dump`: what `serve` would use, without the broker, which has a file of its own.
+pub(crate) fn dump(files: &ConfigArgs, settings: &SettingArgs) -> Result<(), Failure> {
+    let env = Env::from_process();
+    let reading = read(&files.config, settings, &env)?;
+    reading.problems.finish()?;
+    let (sentinel, process) = (held(reading.sentinel)?, held(reading.process)?);
+    say(&shown(&sentinel.file(reading.form, &process))?)
+}
+
+impl Loaded {
+    /// The configuration in effect, as YAML, secrets redacted.
+    pub(crate) fn show(&self) -> anyhow::Result<String> {
+        shown(&self.sentinel.show(self.form, &self.process, &self.broker))
+    }
+}
+
+fn shown(value: &impl serde::Serialize) -> anyhow::Result<String> {
+    watchfire_runtime::redact::to_yaml(value).context("print the configuration")
+}
+
+/// Reads files, environment and flags; every problem of all of them is in one error.
+pub(crate) fn load(files: &ConfigArgs, settings: &SettingArgs, env: &Env) -> Result<Loaded, ConfigError> {
+    let mut reading = read(&files.config, settings, env)?;
+    let mut broker_settings = Settings::from(env);
+    if let Some((topic, origin)) = &reading.topic {
+        broker_settings.prefer_topic(topic, origin.clone());
+    }
+    if let Some(path) = broker_file(files, env) {
+        broker_settings = broker_settings.or(broker::read(&path, &mut reading.problems)?);
+    }
+    if reading.form == Form::HyperFleet && !broker_settings.names_a_topic() {
+        let message = format!(
+            "empty: events go to {:?}; write the topic that the adapters listen on, or set HYPERFLEET_BROKER_TOPIC",
+            broker::DEFAULT_TOPIC
+        );
+        reading.problems.warn("clients.broker.topic", message);
+    }
+    let broker = broker::check(&broker_settings, &mut reading.problems);
+    let warnings = reading.problems.finish()?;
+    Ok(Loaded {
+        form: reading.form,
+        sentinel: held(reading.sentinel)?,
+        process: held(reading.process)?,
+        broker: held(broker)?,
+        broker_settings,
+        warnings,
+    })
+}
+
+/// How the process is set up where no file says it: by flags and environment.
+pub(crate) fn process(settings: &SettingArgs, env: &Env) -> Result<Process, ConfigError> {
+    let (process, problems) = Process::read(&Overrides::new(env, &settings.flags()));
+    problems.finish()?;
+    held(process)
+}
+
+fn read(file: &Path, settings: &SettingArgs, env: &Env) -> Result<config::Reading, ConfigError> {
+    object::refuse(file)?;
+    config::read(&Text::read(file)?, &Overrides::new(env, &settings.flags()), env)
+}
+
+/// What is missing was told as a problem, so that `finish` has returned already.
+fn held<T>(checked: Option<T>) -> Result<T, ConfigError> {
+    checked.ok_or_else(|| ConfigError::Invalid(Vec::new()))
+}
+
+/// Where the broker's settings stand: as named, else beside the program, where today's image has them.
+fn broker_file(files: &ConfigArgs, env: &Env) -> Option<PathBuf> {
+    let beside = || {
+        let program = std::env::args_os().next()?;
+        Some(Path::new(&program).parent()?.join("broker.yaml")).filter(|path| path.is_file() && path.is_absolute())
+    };
+    let named = files.broker_config.clone();
+    named.or_else(|| env.get("BROKER_CONFIG_FILE").map(PathBuf::from)).or_else(beside)
 }

@@ -94,7 +94,8 @@ async fn play(args: &DemoArgs) -> Result<(), Failure> {
     for plural in ["clusters", "nodepools"] {
         let config = sentinel_config(plural, &api)?;
         let metrics = families.of(&shard(&config), sink.kind(), "demo".to_owned());
-        let sentinel = Sentinel::new(config, Arc::clone(&sink), metrics, &health).context("make a sentinel")?;
+        let sentinel =
+            Sentinel::new(config, Arc::clone(&sink), metrics, &health.of(plural)).context("make a sentinel")?;
         tasks.essential("sentinel", sentinel.run(token.clone()));
     }
     for worker in work.workers {

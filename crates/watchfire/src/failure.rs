@@ -55,6 +55,12 @@ pub(crate) fn say(text: &str) -> Result<(), Failure> {
     }
 }
 
+/// Tells a person something beside what was asked for, which alone is on standard output.
+pub(crate) fn note_aside(note: &str) {
+    // Nobody is left to tell if standard error is closed.
+    let _unheard = writeln!(io::stderr().lock(), "watchfire: {note}");
+}
+
 /// What the first cause that knows says can be done about it.
 fn hint(error: &anyhow::Error) -> Option<&'static str> {
     error.chain().find_map(|cause| {

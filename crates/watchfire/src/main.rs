@@ -20,7 +20,7 @@ use failure::{Failure, say};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    match Cli::try_parse() {
+    match Cli::try_parse_from(cli::arguments(std::env::args_os())) {
         Ok(cli) => run(cli.command).map_or_else(|failure| failure.complain(), |()| ExitCode::SUCCESS),
         Err(error) => failure::usage(&error),
     }
@@ -29,7 +29,9 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Demo(args) => demo::run(&args),
-        Command::Sentinel(args) => sentinel::run(&args),
+        Command::Sentinel(args) | Command::Serve(args) => sentinel::run(&args),
+        Command::Run(args) => sentinel::run_several(&args),
+        Command::ConfigDump { files, settings } => config::dump(&files, &settings),
         Command::Config { command } => config::run(&command),
         Command::Outbox { store, command } => outbox::run(&store, &command),
         Command::Completions { shell } => say(&cli::completions(shell)),

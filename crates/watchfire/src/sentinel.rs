@@ -1,37 +1,110 @@
-//! `watchfire sentinel`: puts the service together and runs it.
+//! `watchfire sentinel`, `serve` and `run`: puts the service together and runs it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context;
+use serde::Deserialize;
 use tracing::{info, warn};
 use watchfire_delivery::metrics::Metrics as DeliveryMetrics;
-use watchfire_runtime::config::Env;
+use watchfire_runtime::config::{ConfigError, Document, Env};
 use watchfire_runtime::health::Health;
 use watchfire_runtime::tasks::{Stage, Tasks};
 use watchfire_runtime::telemetry::{LogConfig, Telemetry};
 use watchfire_runtime::{Admin, AdminConfig, crypto, metrics, parse_bind_address};
+use watchfire_sentinel::config::Process;
 use watchfire_sentinel::metrics::{Families, Shard};
-use watchfire_sentinel::{Sentinel, SentinelConfig};
+use watchfire_sentinel::{Ceiling, Sentinel, SentinelConfig};
 
-use crate::cli::{LogArgs, SentinelArgs};
+use crate::broker::Brokers;
+use crate::cli::{ConfigArgs, ProcessArgs, RunArgs, SentinelArgs, SettingArgs};
+use crate::config;
 use crate::failure::Failure;
-use crate::{broker, config};
 
 /// How long telemetry may take to send what it still holds.
 const FLUSH: std::time::Duration = std::time::Duration::from_secs(2);
 
 pub(crate) fn run(args: &SentinelArgs) -> Result<(), Failure> {
-    crypto::install_crypto_provider();
-    let runtime = tokio::runtime::Runtime::new().context("start the async runtime")?;
-    runtime.block_on(serve(args))
+    let env = Env::from_process();
+    let loaded = config::load(&args.files, &args.settings, &env)?;
+    let process = loaded.process.clone();
+    block_on(serve(vec![Named { name: None, loaded }], &process, &args.process, &env))
 }
 
-async fn serve(args: &SentinelArgs) -> Result<(), Failure> {
+pub(crate) fn run_several(args: &RunArgs) -> Result<(), Failure> {
     let env = Env::from_process();
-    let config::Loaded { sentinel, broker, warnings } = config::load(&args.files, &env)?;
-    let telemetry = telemetry(&args.log, &env)?;
-    for warning in warnings {
-        warn!(%warning, "legal, but probably not meant");
-    }
+    let several = several(&args.config, &env)?;
+    let process = config::process(&args.log.clone().into(), &env)?;
+    block_on(serve(several, &process, &args.process, &env))
+}
 
+fn block_on(serving: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    crypto::install_crypto_provider();
+    tokio::runtime::Runtime::new().context("start the async runtime")?.block_on(serving)
+}
+
+/// A configuration, and what it is called where there are several.
+struct Named {
+    name: Option<String>,
+    loaded: config::Loaded,
+}
+
+/// The file of `watchfire run`, as typed.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RawRun {
+    sentinels: Vec<RawEntry>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RawEntry {
+    name: Option<String>,
+    config: Option<PathBuf>,
+    broker_config: Option<PathBuf>,
+}
+
+/// Reads the list and every file on it; all that is wrong with any of them is in one error.
+fn several(list: &Path, env: &Env) -> Result<Vec<Named>, ConfigError> {
+    let document = Document::<RawRun>::read(list)?;
+    let mut problems = document.problems();
+    if document.value.sentinels.is_empty() {
+        problems.push("sentinels", "missing; list at least one, with its name and the path of its config");
+    }
+    let mut names = BTreeSet::new();
+    let folder = list.parent().unwrap_or_else(|| Path::new(""));
+    let mut read = Vec::new();
+    for (index, entry) in document.value.sentinels.iter().enumerate() {
+        let key = |key: &str| format!("sentinels.{index}.{key}");
+        let name = entry.name.as_deref().unwrap_or_default();
+        if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_')) {
+            problems.push(key("name"), "each needs a name of its own: letters, digits, '-' and '_'");
+        } else if !names.insert(name) {
+            problems.push(key("name"), format!("{name:?} is the name of another one, too"));
+        }
+        match &entry.config {
+            None => problems.push(key("config"), "missing; write the path of the sentinel's file"),
+            Some(config) => {
+                read.push((name, folder.join(config), entry.broker_config.as_ref().map(|p| folder.join(p))));
+            }
+        }
+    }
+    let mut several = Vec::new();
+    for (name, config, broker_config) in read {
+        let files = ConfigArgs { config, broker_config };
+        match config::load(&files, &SettingArgs::default(), env) {
+            Ok(loaded) => several.push(Named { name: Some(name.to_owned()), loaded }),
+            Err(ConfigError::Invalid(found)) => problems.extend(found),
+            Err(error) => return Err(error),
+        }
+    }
+    problems.finish()?;
+    Ok(several)
+}
+
+async fn serve(several: Vec<Named>, process: &Process, args: &ProcessArgs, env: &Env) -> Result<(), Failure> {
+    let telemetry = telemetry(process, env)?;
     let health = Health::new();
     let mut tasks = Tasks::new();
     tasks.listen().context("start the sentinel")?;
@@ -50,26 +123,18 @@ async fn serve(args: &SentinelArgs) -> Result<(), Failure> {
     };
     let admin = Admin::bind(addresses, health.clone(), registry).await.context("start the admin server")?;
 
-    let sink = broker::open(broker, &delivery, &health, &mut tasks).await?;
-    let shard = shard(&sentinel);
-    info!(
-        resource_type = shard.resource_type,
-        resource_selector = shard.resource_selector,
-        poll_interval = ?sentinel.poll_interval,
-        max_age_not_ready = ?sentinel.rules.max_age.not_ready,
-        max_age_ready = ?sentinel.rules.max_age.ready,
-        broker = sink.sink.kind(),
-        topic = sink.topic,
-        health = %admin.health_addr(),
-        metrics = %admin.metrics_addr(),
-        "sentinel started"
-    );
-    let measured = families.of(&shard, sink.sink.kind(), sink.topic);
-    health.service("sentinel", format!("{} ({})", shard.resource_type, shard.resource_selector));
-    let traced = env.get("HYPERFLEET_TRACE_RESOURCES").unwrap_or_default().parse().unwrap_or_default();
-    let sentinel = Sentinel::new(sentinel, sink.sink, measured, &health).context("make the API client")?;
-    let sentinel = sentinel.trace_resources(traced);
-    tasks.essential("sentinel", sentinel.run(tasks.token()));
+    let mut brokers = Brokers::new(&delivery);
+    // One for all of them: the lowest that any of the files says.
+    let ceiling = Ceiling::lowest(several.iter().map(|named| named.loaded.sentinel.max_events_per_second));
+    let ceiling = ceiling.map(Arc::new);
+    let alone = several.len() == 1;
+    for named in several {
+        // What there is one of keeps its plain name.
+        let name = named.name.filter(|_| !alone);
+        let health = name.as_deref().map_or_else(|| health.clone(), |name| health.of(name));
+        let parts = Parts { families: &families, health: &health, admin: &admin, env, ceiling: ceiling.as_ref() };
+        start(named.loaded, name.as_deref(), &parts, &mut brokers, &mut tasks).await?;
+    }
     tasks.essential_at(Stage::Admin, "admin", admin.run(tasks.stage_token(Stage::Admin)));
     tasks.drain(health);
     let ended = tasks.run(args.grace_period.get()).await;
@@ -77,16 +142,75 @@ async fn serve(args: &SentinelArgs) -> Result<(), Failure> {
     Ok(ended.context("run the sentinel")?)
 }
 
-/// Sets up logs and traces as the command line says.
-fn telemetry(args: &LogArgs, env: &Env) -> Result<Telemetry, Failure> {
-    let wrong = |error| Failure::Configuration(anyhow::Error::new(error));
+/// What the sentinels of a process share, or have one of each.
+struct Parts<'a> {
+    families: &'a Families,
+    health: &'a Health,
+    admin: &'a Admin,
+    env: &'a Env,
+    ceiling: Option<&'a Arc<Ceiling>>,
+}
+
+/// Starts one sentinel: its loop is a task of this process from here on.
+async fn start(
+    loaded: config::Loaded,
+    name: Option<&str>,
+    parts: &Parts<'_>,
+    brokers: &mut Brokers<'_>,
+    tasks: &mut Tasks,
+) -> Result<(), Failure> {
+    for warning in &loaded.warnings {
+        warn!(%warning, sentinel = name, "legal, but probably not meant");
+    }
+    if loaded.process.debug_config {
+        info!(config = loaded.show()?, sentinel = name, "the configuration in effect");
+    }
+    let called = loaded.process.name.clone();
+    let config::Loaded { sentinel, broker, broker_settings, .. } = loaded;
+    let sink = brokers.open(broker_settings, broker, parts.health, tasks).await?;
+    let shard = shard(&sentinel);
+    info!(
+        name = called,
+        sentinel = name,
+        resource_type = shard.resource_type,
+        resource_selector = shard.resource_selector,
+        poll_interval = ?sentinel.poll_interval,
+        max_age_not_ready = ?sentinel.rules.max_age.not_ready,
+        max_age_ready = ?sentinel.rules.max_age.ready,
+        broker = sink.sink.kind(),
+        topic = sink.topic,
+        health = %parts.admin.health_addr(),
+        metrics = %parts.admin.metrics_addr(),
+        "sentinel started"
+    );
+    let measured = parts.families.of(&shard, sink.sink.kind(), sink.topic.clone());
+    parts.health.service("sentinel", format!("{} ({})", shard.resource_type, shard.resource_selector));
+    let traced = parts.env.get("HYPERFLEET_TRACE_RESOURCES").unwrap_or_default().parse().unwrap_or_default();
+    let sentinel = Sentinel::new(sentinel, sink.sink, measured, parts.health).context("make the API client")?;
+    let mut sentinel = sentinel.trace_resources(traced).named(&sink.topic, name);
+    if let Some(ceiling) = parts.ceiling {
+        sentinel = sentinel.below(Arc::clone(ceiling));
+    }
+    tasks.essential("sentinel", sentinel.run(tasks.token()));
+    Ok(())
+}
+
+/// Sets up logs and traces as the configuration says.
+fn telemetry(process: &Process, env: &Env) -> Result<Telemetry, Failure> {
     let log = LogConfig {
         component: "sentinel".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        level: args.log_level.clone(),
-        format: args.log_format.parse().map_err(wrong)?,
+        level: process.log_level.clone(),
+        format: process.log_format,
+        output: process.log_output,
     };
-    Telemetry::init(&log, env).map_err(wrong)
+    // Without the collector's address there are no traces.
+    let untraced = |env: &Env| {
+        let others = env.names("").filter(|name| !name.starts_with("OTEL_EXPORTER_OTLP"));
+        others.filter_map(|name| Some((name, env.get(name)?))).collect()
+    };
+    let env = if process.tracing { env.clone() } else { untraced(env) };
+    Telemetry::init(&log, &env).map_err(|error| Failure::Configuration(anyhow::Error::new(error)))
 }
 
 /// What the sentinel watches, in the words of its metrics.

@@ -125,6 +125,18 @@ impl PubSub {
         Self { config, clients: Mutex::new(None) }
     }
 
+    /// Counts the topic's subscriptions, which are who gets the events; no more than the first page of them.
+    pub async fn subscriptions(&self) -> Result<usize, Error> {
+        let mut slot = self.clients.lock().await;
+        let asked = async {
+            let topics = &self.clients(&mut slot).await?.topics;
+            let listed = topics.list_topic_subscriptions().set_topic(self.config.topic_name()).send().await;
+            listed.map(|listed| listed.subscriptions.len()).map_err(|e| Failure::Rpc(Arc::new(e)))
+        };
+        let asked = timeout_at(Instant::now() + self.config.timeout, asked).await;
+        asked.unwrap_or(Err(Failure::TimedOut)).map_err(|e| self.explain(e))
+    }
+
     async fn clients<'a>(&self, slot: &'a mut Option<Clients>) -> Result<&'a Clients, Failure> {
         match slot {
             Some(clients) => Ok(clients),

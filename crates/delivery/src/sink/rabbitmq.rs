@@ -41,6 +41,15 @@ const MAX_HEADERS: usize = 64 << 10;
 const UUID_HEADER: &str = "_watermill_message_uuid";
 const PERSISTENT: u8 = 2;
 
+/// What [`RabbitMq::look`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exchange {
+    /// It exists, and is of the configured type.
+    There,
+    /// It does not, and would be declared.
+    Missing,
+}
+
 /// Publishes to one exchange of a RabbitMQ broker.
 pub struct RabbitMq {
     config: RabbitMqConfig,
@@ -60,6 +69,14 @@ impl RabbitMq {
     /// Makes a sink that connects when it is first used.
     pub fn new(config: RabbitMqConfig) -> Self {
         Self { config, link: Mutex::new(None), limit: StdMutex::new(None) }
+    }
+
+    /// Asks whether the exchange is there, of the configured type, over a connection of its own; unlike publishing and
+    /// [`EventSink::check`], declares nothing.
+    pub async fn look(&self) -> Result<Exchange, Error> {
+        let found = link::look(&self.config, Instant::now() + self.config.timeout).await;
+        let found = found.map_err(|e| explain(&self.config, e))?;
+        Ok(if found { Exchange::There } else { Exchange::Missing })
     }
 
     /// Leaves a usable link in `slot`, connecting once if there is none.

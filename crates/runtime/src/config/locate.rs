@@ -1,6 +1,6 @@
 //! Where each key of a YAML file stands, and the limits under which such a file is read.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess};
@@ -29,6 +29,18 @@ pub(super) fn options() -> Options {
 pub(super) struct Place {
     pub(super) line: u64,
     pub(super) column: u64,
+}
+
+impl From<Place> for (u64, u64) {
+    fn from(place: Place) -> Self {
+        (place.line, place.column)
+    }
+}
+
+impl From<(u64, u64)> for Place {
+    fn from((line, column): (u64, u64)) -> Self {
+        Self { line, column }
+    }
 }
 
 /// A file's name and the place of each of its keys.
@@ -68,6 +80,25 @@ impl Source {
             }
             path = path.rsplit_once('.')?.0;
         }
+    }
+
+    /// The outermost key of each line on which one begins.
+    pub(super) fn lines(&self) -> BTreeMap<u64, String> {
+        let mut lines: BTreeMap<u64, (u64, &str)> = BTreeMap::new();
+        for (path, at) in &self.places {
+            let key = (at.key.column, path.as_str());
+            // An item of a list begins where its first key does: the key is the one that people see.
+            let outer = |other: (u64, &str)| (key.0, other.1.len()) < (other.0, key.1.len());
+            lines
+                .entry(at.key.line)
+                .and_modify(|other| {
+                    if outer(*other) {
+                        *other = key;
+                    }
+                })
+                .or_insert(key);
+        }
+        lines.into_iter().map(|(line, (_, path))| (line, path.to_owned())).collect()
     }
 
     /// The key whose value begins at a position; what all have in common where a merge gives several the same.

@@ -1,5 +1,6 @@
 //! Everything that is wrong with a configuration, told at once and in the order of the file.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -15,6 +16,15 @@ pub enum Origin {
     Env(String),
     /// A flag of the command line, with its dashes.
     Flag(String),
+    /// A key of another file than the one that the list is about; see [`super::Document::origin`].
+    Beside {
+        /// The file, as it was named.
+        file: String,
+        /// The key, as a path.
+        key: String,
+        /// Line and column, from 1, if the key or a parent of it stands there.
+        place: Option<(u64, u64)>,
+    },
 }
 
 impl Origin {
@@ -63,6 +73,14 @@ impl Problem {
         Self { file: file.map(str::to_owned), place, origin, message }
     }
 
+    /// The same problem in a list that is about another file.
+    fn beside(mut self) -> Self {
+        if let (Origin::Key(key), Some(file)) = (&self.origin, &self.file) {
+            self.origin = Origin::Beside { file: file.clone(), key: key.clone(), place: self.place.map(Into::into) };
+        }
+        self
+    }
+
     /// Returns what the problem is tied to.
     pub fn origin(&self) -> &Origin {
         &self.origin
@@ -83,21 +101,24 @@ impl Problem {
         &self.message
     }
 
-    /// File problems by position, then those without one, then environment and flags.
-    fn order(&self) -> (u8, u64, u64) {
-        match (&self.origin, self.place) {
-            (Origin::Key(_), Some(place)) => (0, place.line, place.column),
-            (Origin::Key(_), None) => (1, 0, 0),
-            (Origin::Env(_), _) => (2, 0, 0),
-            (Origin::Flag(_), _) => (3, 0, 0),
-        }
+    /// File problems by position, then those without one, other files after the first, then environment and flags.
+    fn order(a: &Self, b: &Self) -> Ordering {
+        let rank = |problem: &Self| match &problem.origin {
+            Origin::Key(_) => 0,
+            Origin::Beside { .. } => 1,
+            Origin::Env(_) => 2,
+            Origin::Flag(_) => 3,
+        };
+        let place = |problem: &Self| (problem.place.is_none(), problem.place);
+        let by_file = || if rank(a) == 1 { a.file.cmp(&b.file) } else { Ordering::Equal };
+        rank(a).cmp(&rank(b)).then_with(by_file).then_with(|| place(a).cmp(&place(b)))
     }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.origin {
-            Origin::Key(key) => {
+            Origin::Key(key) | Origin::Beside { key, .. } => {
                 if let Some(file) = &self.file {
                     f.write_str(file)?;
                     if let Some(Place { line, column }) = self.place {
@@ -151,23 +172,46 @@ impl Problems {
         result.map_err(|error| self.push(origin, error.to_string())).ok()
     }
 
+    /// Adds what was found about another file, each with its place there.
+    pub fn append(&mut self, other: Self) {
+        self.extend(other.found);
+        self.warnings.extend(other.warnings.into_iter().map(Problem::beside));
+    }
+
+    /// Adds the problems of another file, each with its place there.
+    pub fn extend(&mut self, found: Vec<Problem>) {
+        self.found.extend(found.into_iter().map(Problem::beside));
+    }
+
     /// Says whether no problem was found so far.
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()
     }
 
+    /// Returns how many problems were found so far, so that a check can tell whether it added one.
+    pub fn count(&self) -> usize {
+        self.found.len()
+    }
+
     /// Ends the pass: the warnings if nothing is wrong, else every problem.
     pub fn finish(mut self) -> Result<Vec<Warning>, ConfigError> {
         if self.found.is_empty() {
-            self.warnings.sort_by_key(Problem::order);
+            self.warnings.sort_by(Problem::order);
             return Ok(self.warnings);
         }
-        self.found.sort_by_key(Problem::order);
+        self.found.sort_by(Problem::order);
         Err(ConfigError::Invalid(self.found))
     }
 
     fn locate(&self, origin: Origin, message: String) -> Problem {
-        let Origin::Key(path) = origin else { return Problem::new(None, None, origin, message) };
+        let path = match origin {
+            Origin::Key(path) => path,
+            Origin::Beside { ref file, place, .. } => {
+                let (file, place) = (file.clone(), place.map(Place::from));
+                return Problem::new(Some(&file), place, origin, message);
+            }
+            Origin::Env(_) | Origin::Flag(_) => return Problem::new(None, None, origin, message),
+        };
         let file = self.source.as_ref().map(|source| source.file());
         let place = self.source.as_ref().and_then(|source| source.place_of(&path));
         Problem::new(file, place, Origin::Key(super::locate::displayed(&path)), message)

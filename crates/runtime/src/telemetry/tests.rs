@@ -41,7 +41,13 @@ impl Capture {
 }
 
 pub(super) fn config(level: &str, format: LogFormat) -> LogConfig {
-    LogConfig { component: "sentinel".to_owned(), version: "1.2.3".to_owned(), level: level.to_owned(), format }
+    LogConfig {
+        component: "sentinel".to_owned(),
+        version: "1.2.3".to_owned(),
+        level: level.to_owned(),
+        format,
+        output: LogOutput::Stdout,
+    }
 }
 
 /// Sets up telemetry for this thread and runs `log` under it.

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::timeout;
-use watchfire_runtime::{Env, LogConfig, LogFormat, Telemetry};
+use watchfire_runtime::{Env, LogConfig, LogFormat, LogOutput, Telemetry};
 
 use crate::{DEADLINE, child};
 
@@ -19,6 +19,7 @@ async fn process() {
         version: "1.2.3".to_owned(),
         level: "trace".to_owned(),
         format: LogFormat::Json,
+        output: LogOutput::Stdout,
     };
     println!();
     let telemetry = Telemetry::init(&config, &Env::from_process()).unwrap();

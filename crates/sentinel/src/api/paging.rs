@@ -85,9 +85,9 @@ impl<'a> Pages<'a> {
                 State::First => {
                     let page = self.by_key(None).await?;
                     // More than we asked for, and no count that says there is more: the API does not page.
-                    let unpaged = page.len() > PAGE_SIZE && page.total.is_none();
+                    let unpaged = page.len() > self.api.page_size && page.total.is_none();
                     self.state = match last_id(&page) {
-                        Some(last) if !unpaged && more(&page) => {
+                        Some(last) if !unpaged && self.more(&page) => {
                             State::Undecided { last, first: ids(&page), announced: announces_more(&page) }
                         }
                         _ => State::Done,
@@ -113,7 +113,7 @@ impl<'a> Pages<'a> {
                 }
                 State::Offset { page: number, before, mut walked, hasher } => {
                     let mut page = self.by_offset(number).await?;
-                    let (count, total, more) = (page.len(), page.total, more(&page));
+                    let (count, total, more) = (page.len(), page.total, self.more(&page));
                     let mut fresh = false;
                     page.retain(|item| {
                         // What has no id can't be recognised; whoever reads it will tell.
@@ -139,10 +139,15 @@ impl<'a> Pages<'a> {
             return None;
         }
         self.state = match last_id(&page) {
-            Some(next) if guard.passes(&next) && more(&page) => State::Key { last: next, guard },
+            Some(next) if guard.passes(&next) && self.more(&page) => State::Key { last: next, guard },
             _ => State::Done,
         };
         Some(page)
+    }
+
+    /// Whether there may be more behind this page: it is full, or the API counts more than it holds.
+    fn more(&self, page: &Page) -> bool {
+        !page.is_empty() && (page.len() >= self.api.page_size || announces_more(page))
     }
 
     fn fall_back(&mut self, first: &HashSet<String>, why: &str) {
@@ -168,7 +173,7 @@ impl<'a> Pages<'a> {
 
     async fn get(&mut self, order: &str, search: Option<&str>, page: Option<&str>) -> Result<Page, Error> {
         self.requests += 1;
-        let size = PAGE_SIZE.to_string();
+        let size = self.api.page_size.to_string();
         let mut query = vec![("size", size.as_str()), ("order", order)];
         query.extend(page.map(|page| ("page", page)));
         query.extend(search.map(|search| ("search", search)));
@@ -210,11 +215,6 @@ impl Guard {
         }
         true
     }
-}
-
-/// Whether there may be more behind this page: it is full, or the API counts more than it holds.
-fn more(page: &Page) -> bool {
-    !page.is_empty() && (page.len() >= PAGE_SIZE || announces_more(page))
 }
 
 fn announces_more(page: &Page) -> bool {

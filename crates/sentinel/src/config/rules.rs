@@ -2,14 +2,14 @@
 
 use std::num::NonZeroU32;
 
-use watchfire_runtime::config::Problems;
 use watchfire_runtime::duration::GoDuration;
 
+use super::check::Report;
 use super::{RawConfig, RawPolicy};
 use crate::decision::{MaxAge, NoProgress, Policy, Rules, Spread};
 
 /// Makes the rules of checked max ages and what else the file says; says what is wrong with it.
-pub(super) fn check(raw: &RawConfig, max_age: MaxAge, problems: &mut Problems) -> Option<Rules> {
+pub(super) fn check(raw: &RawConfig, max_age: MaxAge, report: &mut Report<'_>) -> Option<Rules> {
     let policy = match raw.decision {
         // Where an expression decides, it does so in place of these.
         None | Some(RawPolicy::GenerationAware | RawPolicy::Expression) => Policy::GenerationAware,
@@ -18,45 +18,45 @@ pub(super) fn check(raw: &RawConfig, max_age: MaxAge, problems: &mut Problems) -
     let rules = Rules::new(policy, max_age);
     let refresh_spread = match raw.refresh_spread.as_deref() {
         None => Some(rules.refresh_spread),
-        Some(text) => check_spread(text, problems),
+        Some(text) => check_spread(text, report),
     };
-    let no_progress = check_no_progress(raw, rules, problems);
+    let no_progress = check_no_progress(raw, rules, report);
     Some(Rules { refresh_spread: refresh_spread?, no_progress: no_progress?, ..rules })
 }
 
-fn check_spread(text: &str, problems: &mut Problems) -> Option<Spread> {
+fn check_spread(text: &str, report: &mut Report<'_>) -> Option<Spread> {
     let percent = text.strip_suffix('%').and_then(|number| number.trim().parse().ok());
     let spread = percent.and_then(Spread::from_percent);
     if spread.is_none() {
         let most = Spread::MAX_PERCENT;
-        problems.push("refresh_spread", format!("{text:?} is not a percentage from 0% to {most}%; for example 20%"));
+        report.push("refresh_spread", format!("{text:?} is not a percentage from 0% to {most}%; for example 20%"));
     }
     spread
 }
 
-fn check_no_progress(raw: &RawConfig, rules: Rules, problems: &mut Problems) -> Option<NoProgress> {
+fn check_no_progress(raw: &RawConfig, rules: Rules, report: &mut Report<'_>) -> Option<NoProgress> {
     let after = raw.no_progress_after.map_or(rules.no_progress.after, GoDuration::get);
     let max_age = raw.max_age_no_progress.map_or(rules.no_progress.max_age, GoDuration::get);
     let mut fine = true;
     if after.is_zero() {
-        problems.push("no_progress_after", "must be longer than 0, for example 30m");
+        report.push("no_progress_after", "must be longer than 0, for example 30m");
         fine = false;
     }
     let MaxAge { ready, not_ready } = rules.max_age;
     if raw.max_age_no_progress.is_some() && !(not_ready..=ready.max(not_ready)).contains(&max_age) {
         let (from, to) = (GoDuration::new(not_ready), GoDuration::new(ready));
         let message = format!("must be from max_age_not_ready ({from}) to max_age_ready ({to})");
-        problems.push("max_age_no_progress", message);
+        report.push("max_age_no_progress", message);
         fine = false;
     }
     fine.then_some(NoProgress { after, max_age })
 }
 
 /// The most events in a second, if the file says so.
-pub(super) fn check_ceiling(raw: Option<u32>, problems: &mut Problems) -> Option<NonZeroU32> {
+pub(super) fn check_ceiling(raw: Option<u32>, report: &mut Report<'_>) -> Option<NonZeroU32> {
     let ceiling = NonZeroU32::new(raw?);
     if ceiling.is_none() {
-        problems.push("max_events_per_second", "0 would publish nothing; leave it out for no ceiling");
+        report.push("max_events_per_second", "0 would publish nothing; leave it out for no ceiling");
     }
     ceiling
 }

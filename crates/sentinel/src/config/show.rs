@@ -3,28 +3,74 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use watchfire_delivery::sink::pubsub::Endpoint;
+use watchfire_delivery::sink::pubsub::{Endpoint, MissingTopic};
 use watchfire_delivery::sink::rabbitmq::Transport;
 use watchfire_runtime::redact::REDACTED;
 
 use super::broker::BrokerConfig;
-use super::{RawConfig, SentinelConfig};
+use super::setting::{RawLog, RawProcess, Whole};
+use super::{Form, Process, RawConfig, RawHyperFleet, SentinelConfig};
 
-/// The effective configuration, in the form of the file and of the `BROKER_*` variables.
+/// The effective configuration, in the form of its file and of the `BROKER_*` variables.
 #[derive(Debug, Serialize)]
-pub struct Shown<'a> {
+pub struct Shown {
     #[serde(flatten)]
-    file: &'a RawConfig,
+    file: ShownFile,
     /// Whether a token is sent, never which.
     token: Option<&'static str>,
     broker: BTreeMap<&'static str, String>,
 }
 
+/// The file with every default filled in.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub enum ShownFile {
+    /// In the first form.
+    Flat(Box<RawConfig>),
+    /// In that of today's HyperFleet.
+    HyperFleet(Box<RawHyperFleet>),
+}
+
 impl SentinelConfig {
+    /// Shows the file as it would be with every default written down.
+    pub fn file(&self, form: Form, process: &Process) -> ShownFile {
+        match form {
+            Form::Flat => ShownFile::Flat(Box::new(self.effective.clone())),
+            Form::HyperFleet => {
+                let whole = Whole { config: self.effective.clone(), process: process.raw() };
+                ShownFile::HyperFleet(Box::new(RawHyperFleet::raise(&whole)))
+            }
+        }
+    }
+
     /// Shows this configuration with its broker.
-    pub fn show(&self, broker: &BrokerConfig) -> Shown<'_> {
-        let broker = match broker {
-            BrokerConfig::RabbitMq(rabbitmq) => vec![
+    pub fn show(&self, form: Form, process: &Process, broker: &BrokerConfig) -> Shown {
+        let token = self.api.token.as_ref().map(|_| REDACTED);
+        Shown { file: self.file(form, process), token, broker: broker.variables().into_iter().collect() }
+    }
+}
+
+impl Process {
+    fn raw(&self) -> RawProcess {
+        RawProcess {
+            name: Some(self.name.clone()),
+            debug_config: Some(self.debug_config),
+            tracing_enabled: Some(self.tracing),
+            log: RawLog {
+                level: Some(self.log_level.clone()),
+                format: Some(self.log_format.to_string()),
+                output: Some(self.log_output.to_string()),
+            },
+            ..RawProcess::default()
+        }
+    }
+}
+
+impl BrokerConfig {
+    /// The variables that say the same, secrets redacted.
+    pub fn variables(&self) -> Vec<(&'static str, String)> {
+        match self {
+            Self::RabbitMq(rabbitmq) => vec![
                 ("BROKER_TYPE", "rabbitmq".to_owned()),
                 ("BROKER_HOST", rabbitmq.host.clone()),
                 ("BROKER_PORT", rabbitmq.port.to_string()),
@@ -36,10 +82,14 @@ impl SentinelConfig {
                 ("BROKER_USER", rabbitmq.user.clone()),
                 ("BROKER_PASSWORD", REDACTED.to_owned()),
             ],
-            BrokerConfig::PubSub(pubsub) => vec![
+            Self::PubSub(pubsub) => vec![
                 ("BROKER_TYPE", "pubsub".to_owned()),
                 ("BROKER_PROJECT_ID", pubsub.project.clone()),
                 ("BROKER_TOPIC", pubsub.topic.clone()),
+                (
+                    "BROKER_GOOGLEPUBSUB_CREATE_TOPIC_IF_MISSING",
+                    (pubsub.missing_topic == MissingTopic::Create).to_string(),
+                ),
                 (
                     "PUBSUB_EMULATOR_HOST",
                     match &pubsub.endpoint {
@@ -48,20 +98,16 @@ impl SentinelConfig {
                     },
                 ),
             ],
-            BrokerConfig::Http { subscribers, store } => {
+            Self::Http { subscribers, store, topic } => {
                 let names: Vec<_> = subscribers.iter().map(|subscriber| subscriber.name.as_str()).collect();
                 vec![
                     ("BROKER_TYPE", "http".to_owned()),
                     // Addresses may carry tokens of their own: names only.
                     ("BROKER_HTTP_SUBSCRIBERS", names.join(",")),
                     ("BROKER_HTTP_STORE", store.display().to_string()),
+                    ("BROKER_TOPIC", topic.clone()),
                 ]
             }
-        };
-        Shown {
-            file: &self.effective,
-            token: self.api.token.as_ref().map(|_| REDACTED),
-            broker: broker.into_iter().collect(),
         }
     }
 }

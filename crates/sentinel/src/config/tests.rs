@@ -6,6 +6,8 @@ use crate::decision::{Policy, Spread};
 use crate::expression::Facts;
 use crate::resource::{Labels, Resource};
 
+mod hyperfleet;
+
 const MINIMAL: &str = "resource_type: clusters\nhyperfleet_api:\n  endpoint: http://api:8000\n";
 
 fn load(text: &str, env: &Env) -> Result<(SentinelConfig, Vec<String>), Vec<String>> {
@@ -93,8 +95,7 @@ fn a_type_error_stops_with_file_line_and_key() {
 
 #[test]
 fn foreign_and_older_keys_name_the_right_one() {
-    let text =
-        refused(&format!("{MINIMAL}backoffReady: 30m\nshardSelector: {{}}\nbroker: {{}}\nclients: {{}}\n")).join("\n");
+    let text = refused(&format!("{MINIMAL}backoffReady: 30m\nshardSelector: {{}}\nbroker: {{}}\n")).join("\n");
     assert!(text.contains("backoffReady: unknown key, write max_age_ready"), "{text}");
     assert!(text.contains("shardSelector: unknown key, write resource_selector"), "{text}");
     assert!(text.contains("BROKER_TYPE"), "{text}");
@@ -170,16 +171,21 @@ fn the_token_comes_from_environment_or_file_and_is_never_shown() {
     let (config, warnings) = load(&text, &env).unwrap();
     assert!(warnings[0].contains("HYPERFLEET_API_TOKEN is set"), "{warnings:?}");
     let broker = broker::check(
-        &Env::from([
+        &broker::Settings::from(&Env::from([
             ("BROKER_TYPE", "rabbitmq"),
             ("BROKER_HOST", "mq"),
             ("BROKER_USER", "u"),
             ("BROKER_PASSWORD", "hunter2"),
-        ]),
+        ])),
         &mut Problems::without_file(),
     )
     .unwrap();
-    let shown = watchfire_runtime::redact::to_yaml(&config.show(&broker)).unwrap();
+    let shown = watchfire_runtime::redact::to_yaml(&config.show(
+        Form::Flat,
+        &Process::read(&Overrides::default()).0.unwrap(),
+        &broker,
+    ))
+    .unwrap();
     assert!(shown.contains("<redacted>") && shown.contains("poll_interval: 5s"), "{shown}");
     let everything = format!("{shown}{config:?}{broker:?}");
     assert!(!everything.contains("s3cret") && !everything.contains("hunter2"), "{everything}");

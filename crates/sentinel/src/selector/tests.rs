@@ -149,3 +149,32 @@ fn a_search_is_filled_to_the_last_byte() {
 fn a_quote_in_a_value_is_doubled() {
     assert_eq!(quote("a'b"), "'a''b'");
 }
+
+#[test]
+fn requirements_that_no_resource_can_meet_are_noticed() {
+    let of = |requirements: Vec<(&str, Operator)>| {
+        let requirements = requirements.into_iter().map(|(key, operator)| Requirement { key: key.into(), operator });
+        Selector::new(requirements.collect()).unwrap().contradiction().map(str::to_owned)
+    };
+    let (one, two) = (values(&["x"]), values(&["x", "y"]));
+    let never = [
+        vec![("a", Operator::In(one.clone())), ("a", Operator::NotIn(two.clone()))],
+        vec![("a", Operator::In(one.clone())), ("a", Operator::In(values(&["y"])))],
+        vec![("a", Operator::In(one.clone())), ("a", Operator::DoesNotExist)],
+        vec![("b", Operator::Exists), ("a", Operator::Exists), ("a", Operator::DoesNotExist)],
+    ];
+    for requirements in never {
+        assert_eq!(of(requirements.clone()).as_deref(), Some("a"), "{requirements:?}");
+    }
+    let possible = [
+        vec![],
+        vec![("a", Operator::In(two.clone())), ("a", Operator::NotIn(one.clone()))],
+        vec![("a", Operator::Exists), ("a", Operator::NotIn(two.clone()))],
+        vec![("a", Operator::NotIn(two.clone())), ("a", Operator::DoesNotExist)],
+        vec![("a", Operator::Exists), ("b", Operator::DoesNotExist)],
+        vec![("a", Operator::In(two)), ("a", Operator::In(one))],
+    ];
+    for requirements in possible {
+        assert_eq!(of(requirements.clone()), None, "{requirements:?}");
+    }
+}

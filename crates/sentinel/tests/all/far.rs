@@ -14,7 +14,7 @@ use watchfire_delivery::EventSink;
 use watchfire_delivery::sink::pubsub::PubSub;
 use watchfire_delivery::sink::rabbitmq::RabbitMq;
 use watchfire_runtime::config::{Env, Problems};
-use watchfire_sentinel::config::broker::{self, BrokerConfig};
+use watchfire_sentinel::config::broker::{self, BrokerConfig, Settings};
 use watchfire_simulator::adapter::{Adapter, PubSubSource, RabbitSource};
 use watchfire_testkit::{Rabbit, Subscription, amqp_url, eventually, install_crypto, pubsub_endpoint, unique};
 
@@ -155,7 +155,7 @@ impl Far {
 pub(crate) fn config(env: impl IntoIterator<Item = (&'static str, String)>) -> BrokerConfig {
     install_crypto();
     let mut problems = Problems::without_file();
-    let config = broker::check(&Env::from_iter(env), &mut problems);
+    let config = broker::check(&Settings::from(&Env::from_iter(env)), &mut problems);
     problems.finish().expect("valid");
     config.expect("valid")
 }

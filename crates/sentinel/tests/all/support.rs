@@ -11,9 +11,9 @@ use prometheus_client::registry::Registry;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use watchfire_delivery::{CloudEvent, EventSink, sink};
-use watchfire_runtime::config::{Document, Env};
+use watchfire_runtime::config::{Env, Text};
 use watchfire_runtime::health::{Health, Status};
-use watchfire_sentinel::config::{RawConfig, SentinelConfig, check};
+use watchfire_sentinel::config::{Overrides, SentinelConfig, read};
 use watchfire_sentinel::metrics::{Families, Metrics, Shard};
 use watchfire_sentinel::{Sentinel, api};
 use watchfire_simulator::{Dialect, Server, Simulator};
@@ -283,10 +283,9 @@ fn metric(registry: &Registry, name: &str, parts: &[&str]) -> Option<f64> {
 }
 
 pub(crate) fn parse(text: &str) -> SentinelConfig {
-    let document = Document::<RawConfig>::parse("test.yaml", text).expect("yaml");
-    let (config, problems) = check(document, &Env::default());
-    problems.finish().expect("valid");
-    config.expect("valid")
+    let reading = read(&Text::new("test.yaml", text), &Overrides::default(), &Env::default()).expect("yaml");
+    reading.problems.finish().expect("valid");
+    reading.sentinel.expect("valid")
 }
 
 pub(crate) fn metrics(families: &Families, config: &SentinelConfig, broker: &'static str) -> Metrics {

@@ -109,7 +109,7 @@ async fn everything_wrong_in_file_and_environment_is_told_at_once() {
         ":2:1: backoffReady: unknown key, write max_age_ready",
         "resource_type: missing; write the plural",
         "hyperfleet_api: missing; write the API's address",
-        "environment variable BROKER_TYPE: \"kafka\" is not rabbitmq, pubsub or http",
+        "environment variable BROKER_TYPE: \"kafka\" is not rabbitmq, pubsub (or googlepubsub, gcp-pubsub) or http",
     ] {
         assert!(said.contains(part), "{part:?} not in: {said}");
     }

@@ -1,4 +1,4 @@
-//! Every command in README.md and docs/sentinel.md does what it says, and every file in them is accepted.
+//! Every command in README.md, docs/sentinel.md and docs/migrate-hyperfleet-sentinel.md does what it says, and every file in them is accepted.
 //!
 //! A block runs as it stands, in bash, in a folder with the document's `sentinel.yaml`. What is replaced: the API's
 //! address by a simulated one, the broker's by the one of the tests, ports by free ones, and endless commands by ones
@@ -20,7 +20,7 @@ use crate::support::{Api, BINARY, isolate, read, root, run, text};
 const WATCHFIRE: &str = r#"#!/bin/bash
 case "$1" in
   demo) shift; [[ "$*" == *--seconds* ]] || set -- "$@" --plain --seconds 12; exec BINARY demo "$@" ;;
-  sentinel)
+  sentinel|serve)
     if [[ "$*" == *--help* ]]; then exec BINARY "$@"; fi
     shift
     BINARY sentinel "$@" --health-bind-address 127.0.0.1:HEALTH --metrics-bind-address 127.0.0.1:METRICS >log 2>&1 &
@@ -89,7 +89,12 @@ async fn perform(block: &str, document: &str) -> Option<String> {
     }
     let file = blocks(document, "yaml").into_iter().find(|block| block.contains("resource_type")).expect("a file");
     let file = file.replace("http://hyperfleet-api:8000", &api.url).replace("/run/secrets/hyperfleet/token", "token");
-    std::fs::write(folder.path().join("sentinel.yaml"), file).unwrap();
+    for name in ["sentinel.yaml", "config.yaml"] {
+        std::fs::write(folder.path().join(name), &file).unwrap();
+    }
+    if let Some(broker) = blocks(document, "yaml").into_iter().find(|block| block.starts_with("broker:")) {
+        std::fs::write(folder.path().join("broker.yaml"), broker).unwrap();
+    }
     std::fs::write(folder.path().join("token"), "a-token").unwrap();
     std::fs::write(folder.path().join("password"), "guest").unwrap();
 
@@ -154,6 +159,11 @@ async fn every_command_of_the_readme_works() {
 #[tokio::test]
 async fn every_command_of_the_guide_works() {
     every_block("docs/sentinel.md").await;
+}
+
+#[tokio::test]
+async fn every_command_on_the_way_from_todays_sentinel_works() {
+    every_block("docs/migrate-hyperfleet-sentinel.md").await;
 }
 
 #[tokio::test]

@@ -4,15 +4,22 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde_json::Value;
+use watchfire_sentinel::config::broker::{ADAPTERS, SHARED, variable};
+use watchfire_sentinel::config::setting::SETTINGS;
 use watchfire_simulator::{Dialect, Simulator};
 use watchfire_testkit::Receiver;
 
 use crate::support::{Api, Setup, get, root, run, text};
 
 /// The variables that the sentinel reads for its broker: which brokers read it, and what it says.
-const BROKER: [(&str, &str, &str); 18] = [
+const BROKER: [(&str, &str, &str); 21] = [
     ("BROKER_TYPE", "all", "`rabbitmq`, `pubsub` (also `gcp-pubsub`), or `http` for the embedded broker. Required."),
     ("BROKER_CONFIG", "all", "Where these settings stand, if not in the environment; the flag `--broker-config`."),
+    (
+        "BROKER_CONFIG_FILE",
+        "all",
+        "The same by the name that today's HyperFleet has for it. Without either, a `broker.yaml` beside the program is read.",
+    ),
     (
         "BROKER_TOPIC",
         "pubsub, rabbitmq",
@@ -29,7 +36,17 @@ const BROKER: [(&str, &str, &str); 18] = [
         "rabbitmq",
         "`fanout` (default), `direct`, `topic` or `headers`; must be the type of an exchange that is there.",
     ),
-    ("BROKER_ROUTING_KEY", "rabbitmq", "Default: empty, which a fanout exchange ignores."),
+    (
+        "BROKER_ROUTING_KEY",
+        "rabbitmq",
+        "Default: empty, which adapters bind and a fanout exchange ignores. Anything else is warned about.",
+    ),
+    ("BROKER_RABBITMQ_PUBLISHER_CONFIRM", "rabbitmq", "Confirms are always on; `false` is warned about."),
+    (
+        "BROKER_GOOGLEPUBSUB_CREATE_TOPIC_IF_MISSING",
+        "pubsub",
+        "`true` creates a topic that is not there. Default `false`.",
+    ),
     ("BROKER_USER", "rabbitmq", "Default `guest`, whom RabbitMQ lets in from its own host only."),
     ("BROKER_PASSWORD", "rabbitmq", "The user's password; never shown."),
     ("BROKER_PASSWORD_FILE", "rabbitmq", "A file with the password, read again when it changes."),
@@ -51,16 +68,10 @@ const BROKER: [(&str, &str, &str); 18] = [
     ("BROKER_SUBSCRIPTION_ID", "none", "For adapters, which may share these settings; the sentinel takes no notice."),
 ];
 
-/// Everything else that the environment can say.
-const OTHER: [(&str, &str); 23] = [
+/// Everything else that the environment can say and that is no key of a file.
+const OTHER: [(&str, &str); 20] = [
     ("HYPERFLEET_CONFIG", "The sentinel's file; the flag `--config`."),
     ("HYPERFLEET_API_TOKEN", "The bearer token for the API; never shown. Takes precedence over any token file."),
-    (
-        "HYPERFLEET_API_TOKEN_FILE",
-        "A file with the token, read again when it changes. Takes precedence over `hyperfleet_api.token_file`.",
-    ),
-    ("LOG_LEVEL", "The flag `--log-level`."),
-    ("LOG_FORMAT", "The flag `--log-format`."),
     ("RUST_LOG", "Levels per module, for example `info,watchfire_sentinel=debug`; overrides the level."),
     ("HOSTNAME", "The `hostname` in log lines. Default: the machine's name."),
     (
@@ -163,10 +174,11 @@ fn kind(form: &Value) -> String {
     match ty {
         Some("string") if form["pattern"].is_string() => "duration",
         Some("string") => "text",
+        Some("integer") => "number",
+        Some("boolean") => "true or false",
         Some("object") if form["additionalProperties"].is_object() => "map",
         Some("object") => "keys",
         Some("array") => "list",
-        Some("integer") => "number",
         Some(other) => panic!("{other} has no name yet"),
         None => "map",
     }
@@ -175,7 +187,9 @@ fn kind(form: &Value) -> String {
 
 #[tokio::test]
 async fn the_reference_of_the_configuration_is_what_the_binary_says() {
-    let schema: Value = serde_json::from_slice(&run(&["config", "schema"], &[]).await.stdout).expect("JSON");
+    let schema = async |form| -> Value {
+        serde_json::from_slice(&run(&["config", "schema", "--form", form], &[]).await.stdout).expect("JSON")
+    };
     let mut doc = "# Configuration of the sentinel
 
 Generated; `UPDATE_GOLDEN=1 make drift` writes it anew. How files are read, durations, and what errors look like:
@@ -183,23 +197,42 @@ Generated; `UPDATE_GOLDEN=1 make drift` writes it anew. How files are read, dura
 Schema for editors, `watchfire config check` reports every problem at once, and `watchfire config show` prints what is
 in effect.
 
+A file has one of two forms, told by its keys: the sentinel's own, or that of today's HyperFleet
+([migrate-hyperfleet-sentinel.md](migrate-hyperfleet-sentinel.md)). `watchfire config migrate` turns one into the other.
+
 ## The file
 
 | key | value | |
 |---|---|---|
 "
     .to_owned();
-    rows(&schema, &schema, "", &mut doc);
-    doc.push_str("\n## The broker\n\nFrom the environment, or from what `--broker-config` names: a mounted ConfigMap's folder, a ConfigMap's manifest, or\na YAML map. The environment takes precedence.\n\n| variable | broker | |\n|---|---|---|\n");
+    let flat = schema("flat").await;
+    rows(&flat, &flat, "", &mut doc);
+    doc.push_str("\n## The file in the form of today's HyperFleet\n\n| key | value | |\n|---|---|---|\n");
+    let nested = schema("hyperfleet").await;
+    rows(&nested, &nested, "", &mut doc);
+    doc.push_str("\n## The same by variable and flag\n\nA flag stands above a variable, and that above the file. They work with either form.\n\n| key | variable | flag |\n|---|---|---|\n");
+    for setting in &SETTINGS {
+        let variables: Vec<_> = setting.variables.iter().map(|name| format!("`{name}`")).collect();
+        let by_flag = setting.flag.map(|flag| format!("`--{flag}`")).unwrap_or_default();
+        writeln!(doc, "| `{}` | {} | {by_flag} |", setting.key, variables.join(", ")).unwrap();
+    }
+    doc.push_str("\n## The broker\n\nFrom the environment, or from what `--broker-config` names: a `broker.yaml`, a mounted ConfigMap's folder, a\nConfigMap's manifest, or a YAML map of these names. The environment takes precedence.\n\n| variable | broker | |\n|---|---|---|\n");
     for (name, brokers, about) in BROKER {
         writeln!(doc, "| `{name}` | {brokers} | {} |", cell(about)).unwrap();
     }
+    doc.push_str("\n## broker.yaml\n\nToday's HyperFleet keeps these in a file that adapters share; its variables are the keys in capitals.\n\n| key | variable | the same as |\n|---|---|---|\n");
+    for (name, key) in SHARED {
+        writeln!(doc, "| `{key}` | `{}` | `{name}` |", variable(key)).unwrap();
+    }
+    let theirs: Vec<_> = ADAPTERS.iter().map(|key| format!("`{key}`")).collect();
+    writeln!(doc, "\nOnly adapters read: {}.", theirs.join(", ")).unwrap();
     doc.push_str("\n## Other variables\n\n| variable | |\n|---|---|\n");
     for (name, about) in OTHER {
         writeln!(doc, "| `{name}` | {} |", cell(about)).unwrap();
     }
     doc.push_str("\n## Flags\n");
-    for command in ["sentinel", "demo"] {
+    for command in ["sentinel", "run", "demo"] {
         let help = text(&run(&[command, "--help"], &[]).await.stdout);
         let help: Vec<_> = help.trim_end().lines().map(str::trim_end).collect();
         write!(doc, "\n```text\n$ watchfire {command} --help\n{}\n```\n", help.join("\n")).unwrap();

@@ -6,6 +6,7 @@ mod config;
 mod demo;
 mod deploy;
 mod documents;
+mod dropin;
 mod errors;
 mod generated;
 mod outbox;

@@ -158,7 +158,7 @@ async fn log_lines_are_json_with_the_fields_that_dashboards_know() {
     }
     let find = |message: &str| lines.iter().find(|line| line["message"] == message).expect(message);
     let published = find("event published");
-    assert_eq!(published["reason"], "generation changed - new spec to reconcile", "{published}");
+    assert_eq!(published["decision_reason"], "generation changed - new spec to reconcile", "{published}");
     assert_eq!((&published["resource_type"], &published["generation"]), (&"clusters".into(), &1.into()), "{published}");
     assert!(published["id"].is_string() && published["event"].is_string(), "{published}");
     let started = find("sentinel started");

@@ -204,10 +204,7 @@ impl Setup {
 
     /// Starts it, and waits until it serves.
     pub(crate) async fn start(&self) -> Sentinel {
-        let process = Process::start(self.command());
-        let started: Value = serde_json::from_str(&process.line(&["sentinel started"]).await).expect("JSON");
-        let address = |name: &str| format!("http://{}", started[name].as_str().expect("an address"));
-        Sentinel { health: address("health"), metrics: address("metrics"), process, _folder: Arc::clone(&self.folder) }
+        Sentinel { _folder: Some(Arc::clone(&self.folder)), ..Sentinel::started(Process::start(self.command())).await }
     }
 }
 
@@ -217,10 +214,17 @@ pub(crate) struct Sentinel {
     pub(crate) health: String,
     pub(crate) metrics: String,
     // Its store must not be deleted while it runs.
-    _folder: Arc<tempfile::TempDir>,
+    _folder: Option<Arc<tempfile::TempDir>>,
 }
 
 impl Sentinel {
+    /// Waits until a process serves.
+    pub(crate) async fn started(process: Process) -> Self {
+        let started: Value = serde_json::from_str(&process.line(&["sentinel started"]).await).expect("JSON");
+        let address = |name: &str| format!("http://{}", started[name].as_str().expect("an address"));
+        Self { health: address("health"), metrics: address("metrics"), process, _folder: None }
+    }
+
     pub(crate) async fn stop(mut self) -> String {
         self.process.signal(Signal::TERM);
         let status = self.process.ended().await;

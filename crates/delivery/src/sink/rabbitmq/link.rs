@@ -65,6 +65,29 @@ impl Link {
     }
 }
 
+/// Whether the exchange is there, of the configured type. Declares nothing that is not.
+pub(super) async fn look(config: &RabbitMqConfig, deadline: Instant) -> lapin::Result<bool> {
+    let fuse = Fuse { socket: Socket::default(), armed: true };
+    let looking = async {
+        let connection = connect(config, fuse.socket.clone(), deadline).await?;
+        let channel = connection.create_channel().await?;
+        let passive = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
+        let found = match exchange_declare(config, &channel, passive).await {
+            Ok(()) => true,
+            Err(e) if matches!(refusal(&e), Some(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND))) => false,
+            Err(e) => return Err(e),
+        };
+        // As at start; where it is there, this only compares, and the broker refuses another type.
+        if found {
+            declare(config, &connection).await?;
+        }
+        // The answer is in, however the goodbye goes.
+        drop(connection.close(200, short("looked")?).await);
+        Ok(found)
+    };
+    within(deadline, looking).await
+}
+
 async fn connect(config: &RabbitMqConfig, socket: Socket, deadline: Instant) -> lapin::Result<Connection> {
     let runtime = lapin::runtime::default_runtime()?;
     let properties = ConnectionProperties::default().with_connection_name(CONNECTION_NAME.into());

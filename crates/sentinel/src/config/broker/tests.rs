@@ -1,12 +1,18 @@
+use std::path::Path;
+
 use secrecy::ExposeSecret;
-use watchfire_delivery::sink::rabbitmq::ExchangeType;
+use watchfire_delivery::sink::rabbitmq::{ExchangeType, Transport};
+use watchfire_runtime::config::Env;
 
 use super::*;
 
 fn load(settings: &[(&str, &str)]) -> Result<(BrokerConfig, String), String> {
     let env: Env = settings.iter().copied().collect();
-    let mut problems = Problems::without_file();
-    let broker = check(&env, &mut problems);
+    outcome(&Settings::from(&env), Problems::without_file())
+}
+
+fn outcome(settings: &Settings, mut problems: Problems) -> Result<(BrokerConfig, String), String> {
+    let broker = check(settings, &mut problems);
     let warnings = problems.finish().map_err(|error| error.to_string())?;
     let warnings: Vec<_> = warnings.iter().map(ToString::to_string).collect();
     Ok((broker.unwrap(), warnings.join("\n")))
@@ -61,11 +67,11 @@ fn pubsub_goes_by_three_names_and_to_the_emulator_where_one_is_named() {
             ("BROKER_TYPE", name),
             ("BROKER_PROJECT_ID", "p"),
             ("PUBSUB_EMULATOR_HOST", "127.0.0.1:8085"),
-            ("BROKER_TOPIC", "t"),
+            ("BROKER_TOPIC", "topic"),
         ];
         let (broker, _) = load(&settings).unwrap();
         let BrokerConfig::PubSub(pubsub) = broker else { panic!("{broker:?}") };
-        assert_eq!((pubsub.topic.as_str(), pubsub.endpoint), ("t", Endpoint::Emulator("127.0.0.1:8085".into())));
+        assert_eq!((pubsub.topic.as_str(), pubsub.endpoint), ("topic", Endpoint::Emulator("127.0.0.1:8085".into())));
     }
 }
 
@@ -148,30 +154,200 @@ fn a_misspelt_setting_is_warned_about_and_what_kubernetes_adds_is_not() {
 fn the_embedded_broker_names_its_subscribers() {
     let settings = [("BROKER_TYPE", "http"), ("BROKER_HTTP_SUBSCRIBERS", "dns=http://dns:1/e, validation=https://v/")];
     let (broker, _) = load(&settings).unwrap();
-    let BrokerConfig::Http { subscribers, store } = broker else { panic!("{broker:?}") };
+    let BrokerConfig::Http { subscribers, store, topic } = broker else { panic!("{broker:?}") };
     assert_eq!(subscribers.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["dns", "validation"]);
-    assert_eq!(store, Path::new("watchfire-broker.db"));
+    assert_eq!((store.as_path(), topic.as_str()), (Path::new("watchfire-broker.db"), DEFAULT_TOPIC));
     assert!(load(&settings[..1]).unwrap_err().contains("BROKER_HTTP_SUBSCRIBERS: missing"));
     let twice = [("BROKER_TYPE", "http"), ("BROKER_HTTP_SUBSCRIBERS", "a=http://x/,a=http://y/")];
     assert!(load(&twice).is_err());
+}
+
+/// What a file says, alone; the text is written to a file called `broker.yaml`.
+fn file(text: &str) -> Result<(BrokerConfig, String), String> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("broker.yaml");
+    std::fs::write(&path, text).unwrap();
+    let mut problems = Problems::without_file();
+    let told = match read(&path, &mut problems) {
+        Ok(settings) => outcome(&settings, problems),
+        Err(error) => Err(error.to_string()),
+    };
+    let short = |text: String| text.replace(&path.display().to_string(), "broker.yaml");
+    told.map(|(broker, warnings)| (broker, short(warnings))).map_err(short)
+}
+
+fn settings(path: &Path) -> Settings {
+    read(path, &mut Problems::without_file()).unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]
 fn settings_are_read_from_a_mounted_folder_a_manifest_or_a_map() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("BROKER_TYPE"), "pubsub\n").unwrap();
-    assert_eq!(read(folder.path()).unwrap().get("BROKER_TYPE"), Some("pubsub"));
+    assert_eq!(settings(folder.path()).get("BROKER_TYPE"), Some("pubsub"));
     let file = folder.path().join("broker.yaml");
     std::fs::write(&file, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: b}\ndata:\n  BROKER_TYPE: \"rabbitmq\"\n  BROKER_PORT: \"5672\"\n").unwrap();
-    assert_eq!(read(&file).unwrap().get("BROKER_PORT"), Some("5672"));
+    assert_eq!(settings(&file).get("BROKER_PORT"), Some("5672"));
     std::fs::write(&file, "BROKER_TYPE: rabbitmq\nBROKER_PORT: 5672\n").unwrap();
-    assert_eq!(read(&file).unwrap().get("BROKER_PORT"), Some("5672"));
-    assert!(read(Path::new("/nowhere")).is_err());
+    assert_eq!(settings(&file).get("BROKER_PORT"), Some("5672"));
+    assert!(read(Path::new("/nowhere"), &mut Problems::without_file()).is_err());
     // What is no broker's setting does not become one of the sentinel.
     std::fs::write(&file, "BROKER_TYPE: http\nHYPERFLEET_API_TOKEN: t0ken\nPUBSUB_EMULATOR_HOST: mq:1\n").unwrap();
     std::fs::write(folder.path().join("HYPERFLEET_API_TOKEN"), "t0ken").unwrap();
     for path in [folder.path(), &file] {
-        assert_eq!(read(path).unwrap().get("HYPERFLEET_API_TOKEN"), None);
+        assert_eq!(settings(path).get("HYPERFLEET_API_TOKEN"), None);
     }
-    assert_eq!(read(&file).unwrap().get("PUBSUB_EMULATOR_HOST"), Some("mq:1"));
+    assert_eq!(settings(&file).get("PUBSUB_EMULATOR_HOST"), Some("mq:1"));
+}
+
+const BROKER_YAML: &str = "\
+log_config: true
+subscriber: {parallelism: 4}
+broker:
+  type: rabbitmq
+  rabbitmq:
+    url: amqp://guest:guest@mq:5673/team
+    exchange_type: topic
+    queue: adapters
+    prefetch_count: 10
+    prefetch_size: 0
+    consumer_tag: me
+    publisher_confirm: true
+";
+
+#[test]
+fn the_broker_yaml_of_todays_hyperfleet_is_read_and_what_is_the_adapters_is_left_alone() {
+    let (broker, warnings) = file(BROKER_YAML).unwrap();
+    let BrokerConfig::RabbitMq(config) = broker else { panic!("{broker:?}") };
+    assert_eq!((config.host.as_str(), config.port, config.vhost.as_str()), ("mq", 5673, "team"));
+    assert_eq!((config.exchange.as_str(), config.exchange_type), (DEFAULT_TOPIC, ExchangeType::Topic));
+    assert!(!warnings.contains("confirm") && !warnings.contains("queue"), "{warnings}");
+    assert!(warnings.contains("broker.yaml:6:5: broker.rabbitmq.url: holds credentials"), "{warnings}");
+
+    let (broker, warnings) = file(
+        "broker:\n  type: googlepubsub\n  googlepubsub:\n    project_id: p\n    create_topic_if_missing: true\n    \
+         create_subscription_if_missing: true\n    ack_deadline_seconds: 60\n    retry_max_backoff: 600s\n    \
+         dead_letter_max_attempts: 5\n    enable_message_ordering: false\n    num_goroutines: 1\n",
+    )
+    .unwrap();
+    let BrokerConfig::PubSub(pubsub) = broker else { panic!("{broker:?}") };
+    assert_eq!((pubsub.project.as_str(), pubsub.missing_topic), ("p", MissingTopic::Create));
+    assert_eq!(warnings, "");
+}
+
+#[test]
+fn a_broker_yaml_is_refused_by_line_and_key_all_at_once() {
+    let told = |text: &str| file(text).err().unwrap_or_else(|| panic!("accepted: {text}"));
+    let error = told(
+        "brokr: {}\nbroker:\n  type: rabbitmq\n  topic: t\n  rabbitmq:\n    urll: amqp://mq\n    exchangeType: topic\n    exchange_type: \
+         fan\n    publisher_confirm: maybe\n",
+    );
+    for part in [
+        "broker.yaml:1:1: brokr: unknown key, did you mean broker?",
+        "broker.yaml:4:3: broker.topic: the topic stands in the sentinel's file (clients.broker.topic)",
+        "broker.yaml:6:5: broker.rabbitmq.urll: unknown key, did you mean url?",
+        "broker.yaml:7:5: broker.rabbitmq.exchangeType: unknown key, did you mean exchange_type?",
+        "broker.yaml:8:5: broker.rabbitmq.exchange_type: read the exchange type \"fan\"",
+        "broker.yaml:9:5: broker.rabbitmq.publisher_confirm: \"maybe\" is not true or false",
+        "BROKER_HOST: missing",
+        "broker.rabbitmq.url in broker.yaml",
+    ] {
+        assert!(error.contains(part), "{part} not in:\n{error}");
+    }
+    for kind in ["kafka", "stub", "RabbitMQ"] {
+        let error = told(&format!("broker:\n  type: {kind}\n"));
+        let expected = format!("broker.yaml:2:3: broker.type: \"{kind}\" is not rabbitmq, pubsub");
+        assert!(error.contains(&expected), "{error}");
+    }
+    assert!(told("rabbitmq:\n  url: amqp://mq\n").contains("broker.yaml:1:1: rabbitmq: unknown key"));
+    for (text, at) in
+        [("broker:\n  type: [rabbitmq]\n", "broker.yaml:2:"), ("BROKER_TYPE: [rabbitmq]\n", "broker.yaml:1:")]
+    {
+        let error = told(text);
+        assert!(error.starts_with(at) && error.contains("expected text, a number, true or false"), "{error}");
+    }
+}
+
+#[test]
+fn the_variables_of_todays_hyperfleet_stand_above_its_file_and_below_ours() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("broker.yaml");
+    std::fs::write(&path, BROKER_YAML).unwrap();
+    let with = |variables: &[(&str, &str)]| {
+        let env: Env = variables.iter().copied().collect();
+        let settings = Settings::from(&env).or(settings(&path));
+        match outcome(&settings, Problems::without_file()).unwrap().0 {
+            BrokerConfig::RabbitMq(rabbitmq) => (rabbitmq.host, rabbitmq.exchange_type),
+            BrokerConfig::PubSub(pubsub) => (pubsub.project, ExchangeType::Fanout),
+            other @ BrokerConfig::Http { .. } => panic!("{other:?}"),
+        }
+    };
+    let theirs = [("BROKER_RABBITMQ_URL", "amqp://theirs"), ("BROKER_RABBITMQ_EXCHANGE_TYPE", "direct")];
+    assert_eq!(with(&theirs), ("theirs".to_owned(), ExchangeType::Direct));
+    let both = [theirs[0], theirs[1], ("BROKER_URL", "amqp://ours")];
+    assert_eq!(with(&both), ("ours".to_owned(), ExchangeType::Direct));
+    let pubsub = [("BROKER_TYPE", "googlepubsub"), ("BROKER_GOOGLEPUBSUB_PROJECT_ID", "proj")];
+    assert_eq!(with(&pubsub).0, "proj");
+}
+
+#[test]
+fn every_key_of_broker_yaml_is_either_ours_or_the_adapters() {
+    fn leaves(value: &serde_json::Value, path: &str, schema: &serde_json::Value, found: &mut Vec<String>) {
+        let reference = value.pointer("/anyOf/0/$ref").or_else(|| value.get("$ref")).and_then(|name| name.as_str());
+        let value = reference.and_then(|name| schema.pointer(name.trim_start_matches('#'))).unwrap_or(value);
+        match value.get("properties").and_then(|properties| properties.as_object()) {
+            Some(properties) => properties.iter().for_each(|(key, value)| {
+                leaves(value, &format!("{path}.{key}"), schema, found);
+            }),
+            None => found.push(path.trim_start_matches('.').to_owned()),
+        }
+    }
+    let schema = serde_json::to_value(schemars::schema_for!(RawBrokerFile)).unwrap();
+    let mut found = Vec::new();
+    leaves(&schema, "", &schema, &mut found);
+    let mut known: Vec<_> = SHARED.iter().map(|(_, key)| *key).chain(ADAPTERS).map(str::to_owned).collect();
+    found.sort();
+    known.sort();
+    assert_eq!(found, known);
+}
+
+#[test]
+fn what_is_legal_in_broker_yaml_and_dangerous_is_warned_about() {
+    let text = "broker:\n  type: rabbitmq\n  rabbitmq:\n    url: amqp://mq\n    exchange_type: topic\n    routing_key: '#'\n    \
+                publisher_confirm: false\n";
+    let (broker, warnings) = file(text).unwrap();
+    let BrokerConfig::RabbitMq(config) = broker else { panic!("{broker:?}") };
+    assert_eq!(config.routing_key, "#");
+    for part in [
+        "broker.yaml:6:5: broker.rabbitmq.routing_key: \"#\" on every message, and HyperFleet's adapters bind",
+        "broker.yaml:7:5: broker.rabbitmq.publisher_confirm: not used: confirms are always on",
+        "BROKER_USER: not set, connecting as guest",
+    ] {
+        assert!(warnings.contains(part), "{part} not in:\n{warnings}");
+    }
+    for settings in ["BROKER_USER: guest\nBROKER_PASSWORD: x\nBROKER_HOST: mq\n", "BROKER_URL: amqp://guest:guest@mq\n"]
+    {
+        let (_, warnings) = file(&format!("BROKER_TYPE: rabbitmq\n{settings}")).unwrap();
+        assert!(warnings.contains("guest is the user") && !warnings.contains("not set"), "{warnings}");
+    }
+    let (_, warnings) = file("BROKER_TYPE: rabbitmq\nBROKER_HOST: mq\nBROKER_PASSWORD: hunter2\n").unwrap();
+    assert!(warnings.contains("broker.yaml:3:1: BROKER_PASSWORD: a password in a file that is kept in the open"));
+    assert!(!warnings.contains("hunter2"), "{warnings}");
+}
+
+#[test]
+fn names_that_no_broker_takes_are_refused() {
+    let long = "t".repeat(400);
+    let rabbitmq = |name| load(&[("BROKER_TYPE", "rabbitmq"), ("BROKER_HOST", "mq"), ("BROKER_TOPIC", name)]);
+    assert!(rabbitmq(&long).unwrap_err().contains("BROKER_TOPIC: 400 bytes are too long"));
+    assert!(rabbitmq("a\u{7}b").unwrap_err().contains("control characters"));
+    let pubsub = |name| load(&[("BROKER_TYPE", "pubsub"), ("BROKER_PROJECT_ID", "p"), ("BROKER_TOPIC", name)]);
+    for name in [&long, "a", "goog-topic", "1st", "a topic", "a:b"] {
+        let error = pubsub(name).unwrap_err();
+        assert!(error.contains("BROKER_TOPIC: ") && error.contains("is no name of a topic"), "{error}");
+        assert!(error.len() < 400, "{error}");
+    }
+    for name in ["abc", "hyperfleet-system-clusters", "a_b.c~d+e%f"] {
+        assert!(pubsub(name).is_ok(), "{name}");
+    }
 }

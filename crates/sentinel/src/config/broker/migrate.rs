@@ -1,0 +1,99 @@
+//! Turns a `broker.yaml` into the variables that say the same, and back.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+use url::Url;
+use watchfire_runtime::config::{ConfigError, Problems, Text};
+use watchfire_runtime::redact::to_yaml;
+
+use super::file::{self, Shape};
+use super::settings::{SHARED, is_secret};
+use crate::config::{Form, Migrated};
+
+/// Whether what stands at `path` are the broker's settings, not the sentinel's.
+pub fn is_broker(path: &Path) -> Result<bool, ConfigError> {
+    if path.is_dir() {
+        return Ok(true);
+    }
+    Ok(Shape::of(&Text::read(path)?)?.is_some())
+}
+
+/// Writes the broker's settings anew: variables, one a line, or a `broker.yaml`; by default what they are not.
+/// Passwords are never written; the notes say where they belong.
+pub fn migrate(path: &Path, to: Option<Form>) -> Result<Migrated, ConfigError> {
+    let mut problems = Problems::without_file();
+    let settings = file::read(path, &mut problems)?;
+    problems.finish()?;
+    let is_yaml = !path.is_dir() && Shape::of(&Text::read(path)?)? == Some(Shape::BrokerYaml);
+    let to = to.unwrap_or(if is_yaml { Form::Flat } else { Form::HyperFleet });
+    let mut notes = Vec::new();
+    let settings: Vec<_> = settings.iter().map(|(name, value)| (name, public(name, value, &mut notes))).collect();
+    let text = match to {
+        Form::Flat => variables(&settings),
+        Form::HyperFleet => broker_yaml(&settings, &mut notes),
+    };
+    Ok(Migrated { text, notes })
+}
+
+/// A value without what is secret in it.
+fn public(name: &str, value: &str, notes: &mut Vec<String>) -> Option<String> {
+    if is_secret(name) {
+        notes.push(format!("{name} is secret and not written here: set the variable from a Secret"));
+        return None;
+    }
+    match Url::parse(value) {
+        Ok(mut url) if name == "BROKER_URL" && (!url.username().is_empty() || url.password().is_some()) => {
+            notes.push(format!(
+                "the user {:?} and the password of {name} are not written here: set BROKER_USER and BROKER_PASSWORD, \
+                 or for the Go sentinel BROKER_RABBITMQ_URL as a whole, from a Secret",
+                url.username()
+            ));
+            // An AMQP address has a host, so that both can be taken away.
+            let _infallible = url.set_username("").and_then(|()| url.set_password(None));
+            Some(url.to_string())
+        }
+        _ => Some(value.to_owned()),
+    }
+}
+
+fn variables(settings: &[(&str, Option<String>)]) -> String {
+    let mut text = String::new();
+    for (name, value) in settings {
+        if let Some(value) = value {
+            // Writing to a String cannot fail.
+            let _infallible = writeln!(text, "{name}={value}");
+        }
+    }
+    text
+}
+
+fn broker_yaml(settings: &[(&str, Option<String>)], notes: &mut Vec<String>) -> String {
+    let get = |name: &str| settings.iter().find(|(known, _)| *known == name).and_then(|(_, value)| value.clone());
+    let mut tree = Value::Object(Map::new());
+    for (name, value) in settings {
+        let Some(value) = value else { continue };
+        match SHARED.iter().find(|(known, _)| known == name) {
+            Some((_, key)) => set(&mut tree, key, value.as_str().into()),
+            None if *name == "BROKER_HOST" => {
+                let scheme = if get("BROKER_TLS").as_deref() == Some("true") { "amqps" } else { "amqp" };
+                let port = get("BROKER_PORT").map(|port| format!(":{port}")).unwrap_or_default();
+                let vhost = get("BROKER_VHOST").unwrap_or_default().replace('/', "%2f");
+                let path = if vhost.is_empty() { String::new() } else { format!("/{vhost}") };
+                set(&mut tree, "broker.rabbitmq.url", format!("{scheme}://{value}{port}{path}").into());
+            }
+            None if ["BROKER_PORT", "BROKER_TLS", "BROKER_VHOST"].contains(name) => {}
+            None if *name == "BROKER_TOPIC" => {
+                notes.push(format!("the topic stands in the sentinel's file: write clients.broker.topic: {value}"));
+            }
+            None => notes.push(format!("{name} has no key in broker.yaml: keep the variable")),
+        }
+    }
+    to_yaml(&tree).unwrap_or_default()
+}
+
+fn set(tree: &mut Value, key: &str, value: Value) {
+    let leaf = key.split('.').fold(tree, |at, part| &mut at[part]);
+    *leaf = value;
+}

@@ -1,0 +1,181 @@
+//! The broker's settings by name, wherever they were written.
+//!
+//! A setting has one name here, that of the `BROKER_*` variable. Today's HyperFleet has other names for some of them,
+//! in its environment and in its `broker.yaml`; they are the same settings.
+
+use std::collections::BTreeMap;
+
+use watchfire_runtime::config::{Env, Origin, Problems};
+
+/// Settings that `broker.yaml` has: the name here, and the key there. Its variable is the key in capitals.
+pub const SHARED: [(&str, &str); 8] = [
+    ("BROKER_TYPE", "broker.type"),
+    ("BROKER_URL", "broker.rabbitmq.url"),
+    ("BROKER_EXCHANGE", "broker.rabbitmq.exchange"),
+    ("BROKER_EXCHANGE_TYPE", "broker.rabbitmq.exchange_type"),
+    ("BROKER_ROUTING_KEY", "broker.rabbitmq.routing_key"),
+    ("BROKER_RABBITMQ_PUBLISHER_CONFIRM", "broker.rabbitmq.publisher_confirm"),
+    ("BROKER_PROJECT_ID", "broker.googlepubsub.project_id"),
+    ("BROKER_GOOGLEPUBSUB_CREATE_TOPIC_IF_MISSING", "broker.googlepubsub.create_topic_if_missing"),
+];
+
+/// Settings that only `BROKER_*` variables give.
+pub const OURS: [&str; 14] = [
+    "BROKER_TOPIC",
+    "BROKER_HOST",
+    "BROKER_PORT",
+    "BROKER_VHOST",
+    "BROKER_TLS",
+    "BROKER_USER",
+    "BROKER_PASSWORD",
+    "BROKER_PASSWORD_FILE",
+    "BROKER_HTTP_SUBSCRIBERS",
+    "BROKER_HTTP_STORE",
+    "BROKER_CONFIG",
+    "BROKER_CONFIG_FILE",
+    "BROKER_SUBSCRIPTION_ID",
+    EMULATOR,
+];
+
+/// Keys of `broker.yaml` that only consumers read. They share the file, so they are no mistake.
+pub const ADAPTERS: [&str; 18] = [
+    "log_config",
+    "subscriber.parallelism",
+    "broker.rabbitmq.queue",
+    "broker.rabbitmq.prefetch_count",
+    "broker.rabbitmq.prefetch_size",
+    "broker.rabbitmq.consumer_tag",
+    "broker.googlepubsub.create_subscription_if_missing",
+    "broker.googlepubsub.ack_deadline_seconds",
+    "broker.googlepubsub.message_retention_duration",
+    "broker.googlepubsub.expiration_ttl",
+    "broker.googlepubsub.retry_min_backoff",
+    "broker.googlepubsub.retry_max_backoff",
+    "broker.googlepubsub.dead_letter_max_attempts",
+    "broker.googlepubsub.dead_letter_topic",
+    "broker.googlepubsub.enable_message_ordering",
+    "broker.googlepubsub.max_outstanding_messages",
+    "broker.googlepubsub.max_outstanding_bytes",
+    "broker.googlepubsub.num_goroutines",
+];
+
+/// Google's own name, so that one emulator serves every client.
+const EMULATOR: &str = "PUBSUB_EMULATOR_HOST";
+
+/// The variable that stands for a key of `broker.yaml`.
+pub fn variable(key: &str) -> String {
+    key.replace('.', "_").to_uppercase()
+}
+
+/// Whether the value of a setting is never shown.
+pub(super) fn is_secret(name: &str) -> bool {
+    name == "BROKER_PASSWORD"
+}
+
+/// Whether a variable is about the broker at all.
+pub(super) fn is_ours(name: &str) -> bool {
+    name.starts_with("BROKER_") || name == EMULATOR
+}
+
+/// What was written, and where.
+#[derive(Debug, Clone)]
+struct Setting {
+    value: String,
+    origin: Origin,
+}
+
+/// Settings by name. `Debug` is left out: values may be secret.
+#[derive(Clone, Default)]
+pub struct Settings(BTreeMap<String, Setting>);
+
+/// The same settings, wherever they stand.
+impl PartialEq for Settings {
+    fn eq(&self, other: &Self) -> bool {
+        let values = |settings: &Self| -> Vec<(String, String)> {
+            settings.0.iter().map(|(name, setting)| (name.clone(), setting.value.clone())).collect()
+        };
+        values(self) == values(other)
+    }
+}
+
+impl From<&Env> for Settings {
+    fn from(env: &Env) -> Self {
+        let mut settings = Self::default();
+        let ours = env.names("").filter(|name| is_ours(name));
+        for (name, value) in ours.filter_map(|name| Some((name, env.get(name)?))) {
+            settings.set(name, value, Origin::env(name));
+        }
+        // Where both names are set, the one of this document counts.
+        for (name, key) in SHARED {
+            let theirs = variable(key);
+            if theirs != name
+                && let Some(setting) = settings.0.remove(&theirs)
+            {
+                settings.0.entry(name.to_owned()).or_insert(setting);
+            }
+        }
+        settings
+    }
+}
+
+impl Settings {
+    /// Sets one; what is blank counts as not set.
+    pub fn set(&mut self, name: &str, value: &str, origin: Origin) {
+        let value = value.trim();
+        if !value.is_empty() {
+            self.0.insert(name.to_owned(), Setting { value: value.to_owned(), origin });
+        }
+    }
+
+    /// Returns these settings, and those of `fallback` where these have none.
+    #[must_use]
+    pub fn or(mut self, fallback: Self) -> Self {
+        for (name, setting) in fallback.0 {
+            self.0.entry(name).or_insert(setting);
+        }
+        self
+    }
+
+    /// Sets the topic that the sentinel's own configuration names: in its file, it stands below a variable.
+    pub fn prefer_topic(&mut self, topic: &str, origin: Origin) {
+        if !matches!(origin, Origin::Key(_)) || self.get("BROKER_TOPIC").is_none() {
+            self.set("BROKER_TOPIC", topic, origin);
+        }
+    }
+
+    /// Returns what was written, if anything was.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(|setting| setting.value.as_str())
+    }
+
+    /// What was written, by name.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, setting)| (name.as_str(), setting.value.as_str()))
+    }
+
+    /// Where a setting stands; where one would write it, if it stands nowhere.
+    pub(super) fn origin(&self, name: &str) -> Origin {
+        self.0.get(name).map_or_else(|| Origin::env(name), |setting| setting.origin.clone())
+    }
+
+    /// Whether one says where events go.
+    pub fn names_a_topic(&self) -> bool {
+        ["BROKER_TOPIC", "BROKER_EXCHANGE"].iter().any(|name| self.get(name).is_some())
+    }
+
+    /// Warns of settings that nobody reads.
+    pub(super) fn warn_of_unknown(&self, problems: &mut Problems) {
+        let theirs: Vec<_> = SHARED.iter().map(|(_, key)| *key).chain(ADAPTERS).map(variable).collect();
+        let shared = SHARED.iter().map(|(name, _)| *name);
+        let known: Vec<_> = shared.chain(OURS).filter(|name| *name != EMULATOR).collect();
+        for (name, setting) in &self.0 {
+            let is_known = known.contains(&name.as_str()) || theirs.contains(name) || name == EMULATOR;
+            // Kubernetes adds BROKER_SERVICE_HOST, BROKER_PORT_5672_TCP and the like for a Service called broker.
+            let address = name.ends_with("_PORT") && setting.value.contains("://");
+            if !is_known && !name.contains("_SERVICE_") && !name.contains("_PORT_") && !address {
+                let message = format!("not a setting; known are {}", known.join(", "));
+                problems.warn(setting.origin.clone(), message);
+            }
+        }
+    }
+}

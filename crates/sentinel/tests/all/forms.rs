@@ -1,0 +1,123 @@
+//! One configuration in both forms of the file gives the same events, over what the real API was recorded to say.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use axum::routing::get;
+use axum::{Json, Router};
+use jiff::SignedDuration;
+use serde_json::{Value, json};
+use watchfire_runtime::config::Text;
+use watchfire_sentinel::config::{Form, migrate};
+use watchfire_testkit::{Answer, Receiver};
+
+use crate::support::{Bench, Memory, Running, data};
+
+/// Every state of a cluster and of a node pool in the recording, each as a resource of its own; and all of them once more
+/// as if they had been reported on a moment ago.
+fn recorded() -> Vec<Value> {
+    let exchanges = include_str!("../../../simulator/tests/data/exchanges.json");
+    let exchanges: Vec<Value> = serde_json::from_str(exchanges).unwrap();
+    let bodies = exchanges.iter().map(|exchange| &exchange["response"]["body"]);
+    let items = bodies.flat_map(|body| body["items"].as_array().cloned().unwrap_or_else(|| vec![body.clone()]));
+    let states: BTreeSet<String> =
+        items.filter(|item| item["status"]["conditions"].is_array()).map(|item| item.to_string()).collect();
+    assert!(states.len() >= 6, "{} states", states.len());
+    let fresh = (watchfire_runtime::clock::now() - SignedDuration::from_secs(3)).to_string();
+    let mut resources = Vec::new();
+    for (index, state) in states.iter().enumerate() {
+        for (twin, is_fresh) in [false, true].into_iter().enumerate() {
+            let mut item: Value = serde_json::from_str(state).unwrap();
+            item["id"] = format!("{index:04}-{twin}").into();
+            for condition in item["status"]["conditions"].as_array_mut().unwrap() {
+                for time in ["last_updated_time", "last_transition_time"] {
+                    if is_fresh && condition[time].is_string() {
+                        condition[time] = fresh.clone().into();
+                    }
+                }
+            }
+            resources.push(item);
+        }
+    }
+    resources
+}
+
+/// An API that lists these, on one page.
+async fn api(items: Vec<Value>) -> (String, Running) {
+    watchfire_testkit::install_crypto();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let page = json!({"page": 1, "size": items.len(), "total": items.len(), "items": items});
+    let list = move || async move { Json(page) };
+    let router = Router::new().route("/api/hyperfleet/v1/clusters", get(list));
+    (url, Running::start(async move { axum::serve(listener, router).await.unwrap() }))
+}
+
+/// What a sentinel of this file publishes in two cycles: resource, generation and data, each with how often.
+async fn published(file: &str) -> BTreeMap<String, usize> {
+    let sink = Arc::new(Memory::default());
+    let mut bench = Bench::new(file, Arc::clone(&sink) as _);
+    for _ in 0..2 {
+        bench.cycle().await.unwrap();
+    }
+    let mut events = BTreeMap::new();
+    for event in sink.take() {
+        *events.entry(data(&event).to_string()).or_default() += 1;
+    }
+    events
+}
+
+#[tokio::test]
+async fn a_configuration_in_each_form_yields_the_same_events_over_a_recorded_fleet() {
+    let (url, _running) = api(recorded()).await;
+    for republish in ["in_flight", "always"] {
+        let flat = format!(
+            "resource_type: clusters\nrepublish: {republish}\nhyperfleet_api:\n  endpoint: {url}\nmessage_data:\n  id: .id\n  \
+             kind: .kind\n  generation: .generation\n  clusterName: .name\n"
+        );
+        let nested = format!(
+            "resource_type: clusters\nrepublish: {republish}\nclients:\n  hyperfleet_api:\n    base_url: {url}\nmessage_data:\n  \
+             id: resource.id\n  kind: resource.kind\n  generation: resource.generation\n  clusterName: resource.name\n"
+        );
+        let expected = published(&flat).await;
+        assert!(expected.len() > 6 && expected.len() < recorded().len(), "some are due, some are not: {expected:?}");
+        assert_eq!(published(&nested).await, expected, "{republish}");
+        // As migrated, in either direction.
+        for file in [&flat, &nested] {
+            let text = Text::new("a.yaml", file.as_str());
+            for to in [Form::Flat, Form::HyperFleet] {
+                let migrated = migrate(&text, Some(to)).unwrap().text;
+                assert_eq!(published(&migrated).await, expected, "{republish}:\n{migrated}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn configured_headers_and_the_page_size_are_in_every_request() {
+    watchfire_testkit::install_crypto();
+    let api = Receiver::start().await;
+    api.otherwise(Answer::status(200).header("content-type", "application/json").body(r#"{"items":[],"total":0}"#));
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(secret.path(), "first\n").unwrap();
+    let file = format!(
+        "resource_type: clusters\nclients:\n  hyperfleet_api:\n    base_url: {}\n    page_size: 20\n    headers:\n      \
+         X-HyperFleet-System: true\n      X-Tenant-Key: {{file: {}}}\n",
+        api.url(),
+        secret.path().display()
+    );
+    let mut bench = Bench::new(&file, Arc::new(Memory::default()));
+    for value in ["first", "rotated"] {
+        std::fs::write(secret.path(), format!("{value}\n")).unwrap();
+        bench.cycle().await.unwrap();
+        let requests = api.take();
+        assert!(requests.iter().any(|request| request.uri.query().unwrap_or_default().contains("size=20")));
+        for request in requests {
+            assert_eq!((request.header("x-hyperfleet-system"), request.header("x-tenant-key")), ("true", value));
+        }
+    }
+    std::fs::remove_file(secret.path()).unwrap();
+    let error = bench.cycle().await.unwrap_err();
+    assert_eq!((error.kind(), error.to_string().as_str()), ("auth_error", "read the header x-tenant-key"));
+    assert!(api.take().is_empty(), "nothing is asked without it");
+}

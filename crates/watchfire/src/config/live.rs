@@ -1,0 +1,88 @@
+//! `watchfire config check --live`: asks the API and the broker, changes nothing, and says what they answer.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context, anyhow};
+use watchfire_delivery::EventSink;
+use watchfire_delivery::sink::pubsub::{MissingTopic, PubSub};
+use watchfire_delivery::sink::rabbitmq::{Exchange, RabbitMq};
+use watchfire_runtime::{chain, crypto};
+use watchfire_sentinel::SentinelConfig;
+use watchfire_sentinel::api::{Api, ApiConfig};
+use watchfire_sentinel::config::broker::BrokerConfig;
+
+use super::Loaded;
+use crate::failure::{Failure, say};
+
+/// Asks both, and fails if one of them does.
+pub(super) fn check(loaded: Loaded) -> Result<(), Failure> {
+    crypto::install_crypto_provider();
+    let runtime = tokio::runtime::Runtime::new().context("start the async runtime")?;
+    let (api, broker) = runtime.block_on(async { tokio::join!(api(&loaded.sentinel), broker(loaded.broker)) });
+    let mut text = String::new();
+    let mut failed = false;
+    for (name, answer) in [("API", api), ("broker", broker)] {
+        failed |= answer.is_err();
+        let answer = answer.unwrap_or_else(|error| format!("FAILED: {error:#}"));
+        // Writing to a String cannot fail.
+        let _infallible = writeln!(text, "{name}: {answer}");
+    }
+    say(&text)?;
+    if failed { Err(anyhow!("ask the API and the broker: not both are as they must be").into()) } else { Ok(()) }
+}
+
+/// Lists one resource, as the sentinel would, and reads how many there are.
+async fn api(config: &SentinelConfig) -> anyhow::Result<String> {
+    let one = ApiConfig { page_size: 1, ..config.api.clone() };
+    let api = Api::new(&one).context("make the API client")?;
+    let (search, labels) = (config.selector.search(), config.selector.labels());
+    let mut query = vec![("size", "1"), ("order", "id asc")];
+    query.extend(search.as_deref().map(|search| ("search", search)));
+    query.extend(labels.as_deref().map(|labels| ("labels", labels)));
+    let page = api.once(&query).await.map_err(|error| anyhow!("{}; {}", chain(&error), error.hint()))?;
+    let count = page.total.unwrap_or(page.len() as u64);
+    let what = &config.api.resource_type;
+    let by = search.map(|search| format!(" with {search}")).unwrap_or_default();
+    let rest = match (&labels, config.selector.is_searchable()) {
+        (Some(labels), false) => format!("; {labels} is looked at here, since the API cannot search for all of it"),
+        _ => String::new(),
+    };
+    let none = if count == 0 { ", so that there is nothing to publish: check resource_type and selector" } else { "" };
+    Ok(format!("{} answers: {count} {what}{by}{none}{rest}", config.api.endpoint))
+}
+
+async fn broker(config: BrokerConfig) -> anyhow::Result<String> {
+    let told = |error: watchfire_delivery::sink::Error| anyhow!("{}; {}", chain(&error), error.hint());
+    match config {
+        BrokerConfig::RabbitMq(config) => {
+            let (name, kind) = (config.exchange.clone(), config.exchange_type);
+            let unknown =
+                "whether a queue is bound cannot be asked over AMQP; the sentinel is not ready and says so if none is";
+            Ok(match RabbitMq::new(config).look().await.map_err(told)? {
+                Exchange::There => format!("exchange {name:?} is there, durable and {kind}; {unknown}"),
+                Exchange::Missing => {
+                    format!("exchange {name:?} is not there yet and will be declared, durable and {kind}; {unknown}")
+                }
+            })
+        }
+        BrokerConfig::PubSub(mut config) => {
+            let (topic, creates) = (config.topic.clone(), config.missing_topic == MissingTopic::Create);
+            config.missing_topic = MissingTopic::Fail;
+            let pubsub = PubSub::new(config);
+            match pubsub.check().await {
+                Ok(()) => {}
+                Err(error) if creates && error.kind() == "misconfigured" => {
+                    return Ok(format!("topic {topic:?} is not there yet and will be created"));
+                }
+                Err(error) => return Err(told(error)),
+            }
+            let subscriptions = pubsub.subscriptions().await.map_err(told)?;
+            let none = if subscriptions == 0 { ": nobody gets the events; subscribe the adapters" } else { "" };
+            Ok(format!("topic {topic:?} is there, with {subscriptions} subscriptions{none}"))
+        }
+        BrokerConfig::Http { subscribers, store, .. } => {
+            let names: Vec<_> = subscribers.iter().map(|subscriber| subscriber.name.as_str()).collect();
+            Ok(format!("embedded, in {}; subscribers, who are not asked: {}", store.display(), names.join(", ")))
+        }
+    }
+}
