@@ -183,7 +183,7 @@ fn follow(from: Option<impl AsyncRead + Unpin + Send + 'static>, state: Arc<Mute
 fn heard(line: &Value, at: Duration) -> Option<Said> {
     let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
     let what = match line["message"].as_str()? {
-        "event published" => Outcome::Confirmed { event: text("event"), reason: text("reason") },
+        "event published" => Outcome::Confirmed { event: text("event"), reason: text("decision_reason") },
         "event refused" => Outcome::Refused { event: text("event") },
         _ => return None,
     };
