@@ -15,8 +15,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::resource::{Resource, Status};
 
+mod expression;
 mod spread;
 
+pub use expression::Answer;
 pub use spread::Spread;
 
 /// A resource is said to make no progress only after so many events of ours: before, nobody was asked.
@@ -45,10 +47,6 @@ impl Rules {
         Self { policy, max_age, refresh_spread: Spread::OFF, no_progress }
     }
 }
-
-mod expression;
-
-pub use expression::Answer;
 
 /// How it is decided that a resource is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
