@@ -77,30 +77,25 @@ impl Simulator {
 
     /// Creates a resource below its owner.
     pub fn create_in(&self, plural: &str, owner: Option<&str>, new: NewResource) -> Result<Resource, Problem> {
-        let (resource, change) = self.write().create(plural, owner, new, clock::now())?;
-        self.tell([change]);
-        Ok(resource)
+        self.change(|fleet| {
+            let (resource, change) = fleet.create(plural, owner, new, clock::now())?;
+            Ok((resource, [change]))
+        })
     }
 
     /// Replaces labels or spec; the generation grows if they differ.
     pub fn patch(&self, plural: &str, id: &str, patch: Patch) -> Result<Resource, Problem> {
-        let (resource, change) = self.write().patch(plural, id, patch, clock::now())?;
-        self.tell(change);
-        Ok(resource)
+        self.change(|fleet| fleet.patch(plural, id, patch, clock::now()))
     }
 
     /// Asks for deletion.
     pub fn delete(&self, plural: &str, id: &str) -> Result<Deleted, Problem> {
-        let (deleted, changes) = self.write().delete(plural, id, clock::now())?;
-        self.tell(changes);
-        Ok(deleted)
+        self.change(|fleet| fleet.delete(plural, id, clock::now()))
     }
 
     /// Removes a resource and what it owns at once, whatever its adapters say.
     pub fn force_delete(&self, plural: &str, id: &str) -> Result<(), Problem> {
-        let changes = self.write().force_delete(plural, id)?;
-        self.tell(changes);
-        Ok(())
+        self.change(|fleet| Ok(((), fleet.force_delete(plural, id)?)))
     }
 
     /// Takes an adapter's report.
@@ -110,9 +105,7 @@ impl Simulator {
 
     /// Takes an adapter's report as if it were `now`, so that a test can bring a resource to any age.
     pub fn report_at(&self, plural: &str, id: &str, report: NewReport, now: Timestamp) -> Result<Reported, Problem> {
-        let (reported, changes) = self.write().report(plural, id, report, now)?;
-        self.tell(changes);
-        Ok(reported)
+        self.change(|fleet| fleet.report(plural, id, report, now))
     }
 
     /// The resource as it is.
@@ -156,10 +149,46 @@ impl Simulator {
         self.inner.fleet.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, changes: impl IntoIterator<Item = Change>) {
+    /// Changes the fleet and tells of it under the lock, so that changes are heard in the order in which they happened.
+    fn change<T, Changes: IntoIterator<Item = Change>>(
+        &self,
+        make: impl FnOnce(&mut Fleet) -> Result<(T, Changes), Problem>,
+    ) -> Result<T, Problem> {
+        let mut fleet = self.write();
+        let (outcome, changes) = make(&mut fleet)?;
         for change in changes {
             // Nobody has to listen.
             drop(self.inner.changes.send(change));
         }
+        Ok(outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn changes_made_at_once_are_heard_in_the_order_in_which_they_happened() {
+        const EACH: u64 = 500;
+        let fleet = Simulator::default();
+        let cluster = fleet.create("clusters", NewResource::named("alpha")).unwrap();
+        let mut changes = fleet.changes();
+        thread::scope(|scope| {
+            for thread in 0..4 {
+                let (fleet, id) = (&fleet, &cluster.id);
+                scope.spawn(move || {
+                    for change in 0..EACH {
+                        fleet.patch("clusters", id, Patch::spec(&json!({"value": [thread, change]}))).unwrap();
+                    }
+                });
+            }
+        });
+        let heard: Vec<i32> = (0..4 * EACH).map(|_| changes.try_recv().unwrap().generation).collect();
+        assert!(heard.is_sorted(), "{heard:?}");
     }
 }

@@ -131,18 +131,20 @@ async fn play(args: &DemoArgs) -> Result<(), Failure> {
         Some(result) => result.context("show the demo")?,
         None => return Err(Failure::Failed(anyhow!("the demo was stopped before its end"))),
     }
-    let waiting = not_ready(&fleet);
-    if seconds.is_some() && waiting > 0 {
+    let (ready, all) = ready(&fleet);
+    if seconds.is_some() && ready < all {
         return Err(Failure::Failed(anyhow!(
-            "{waiting} resources did not become Ready in time; give it more --seconds"
+            "{} resources did not become Ready in time; give it more --seconds",
+            all - ready
         )));
     }
     Ok(())
 }
 
-/// How many resources are on their way.
-fn not_ready(fleet: &Simulator) -> u64 {
-    ["clusters", "nodepools"].map(|plural| fleet.counts(plural).not_ready).iter().sum()
+/// How many resources are ready, of how many.
+fn ready(fleet: &Simulator) -> (u64, u64) {
+    let counts = ["clusters", "nodepools"].map(|plural| fleet.counts(plural));
+    (counts.iter().map(|counts| counts.ready).sum(), counts.iter().map(|counts| counts.total).sum())
 }
 
 fn populate(fleet: &Simulator, clusters: u16) -> anyhow::Result<()> {

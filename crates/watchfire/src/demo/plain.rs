@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::change_a_spec;
 use super::story::{Line, Story};
-use super::{change_a_spec, not_ready};
 
 /// Longer than any demo: a deadline for those who did not ask for one.
 const FOREVER: Duration = Duration::from_hours(365 * 24);
@@ -39,11 +39,11 @@ pub(super) async fn tell(
         }
     }
     let (ready, all) = story.ready();
-    let waiting = not_ready(&story.fleet);
     print(&format!(
-        "{ready} of {all} resources Ready after {:.1}s, {} events published, {waiting} still on their way",
+        "{ready} of {all} resources Ready after {:.1}s, {} events published, {} still on their way",
         story.begun.elapsed().as_secs_f64(),
-        story.events
+        story.events,
+        all - ready
     ))
 }
 

@@ -7,6 +7,8 @@ use tokio::sync::{broadcast, mpsc};
 use watchfire_delivery::CloudEvent;
 use watchfire_simulator::{Change, Simulator, Status, What};
 
+use super::ready;
+
 /// The fleet, what changes in it, and what the sentinels publish.
 pub(super) struct Story {
     pub(super) fleet: Simulator,
@@ -70,9 +72,9 @@ impl Story {
         clusters.find(|(_, row)| row.ready).or(any).map(|((_, id), _)| id.clone())
     }
 
-    /// How many are ready, of how many.
-    pub(super) fn ready(&self) -> (usize, usize) {
-        (self.rows.values().filter(|row| row.ready).count(), self.rows.len())
+    /// How many are ready, of how many: as the fleet is now, which the rows follow.
+    pub(super) fn ready(&self) -> (u64, u64) {
+        ready(&self.fleet)
     }
 
     fn changed(&mut self, change: &Change) -> Vec<Line> {
