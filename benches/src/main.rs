@@ -58,7 +58,7 @@ fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Ceiling(args) => runtime.block_on(ceiling::run(&args)),
         Command::Sentinel { resources, rounds, million, report_only, json } => {
-            let mut rows: Vec<Row> = micro::rows(rounds);
+            let mut rows: Vec<Row> = micro::rows(rounds)?;
             rows.extend(runtime.block_on(sentinel::rows(resources, rounds, million))?);
             report::print(&rows)?;
             if let Some(path) = json {

@@ -34,6 +34,7 @@ impl Sentinel {
             .arg("--config")
             .arg(&config)
             .args(["--health-bind-address", &address, "--metrics-bind-address", &address])
+            .current_dir(folder.path())
             .envs(broker.iter().map(|(name, value)| (name, value.as_str())))
             .env_remove("RUST_LOG")
             .stdout(Stdio::null())
@@ -49,9 +50,9 @@ impl Sentinel {
         self.metric("hyperfleet_sentinel_poll_duration_seconds_sum").await.context("read the cycle's duration")
     }
 
-    /// Waits until it answers that it lives, and returns how long that took since its start, in milliseconds.
-    pub(crate) async fn alive(&mut self) -> anyhow::Result<f64> {
-        self.wait(async |this| this.get("/healthz").await.is_some()).await?;
+    /// Waits until it is ready, after its first cycle, and returns how long that took since its start, in milliseconds.
+    pub(crate) async fn ready(&mut self) -> anyhow::Result<f64> {
+        self.wait(async |this| this.get("/readyz").await.is_some()).await?;
         Ok(self.begun.elapsed().as_secs_f64() * 1e3)
     }
 
@@ -81,7 +82,7 @@ impl Sentinel {
 
     async fn get(&self, path: &str) -> Option<String> {
         let answer = reqwest::get(format!("http://{}{path}", self.address)).await.ok()?;
-        answer.text().await.ok()
+        answer.error_for_status().ok()?.text().await.ok()
     }
 
     async fn metric(&self, name: &str) -> Option<f64> {

@@ -12,7 +12,7 @@ pub(crate) struct Row {
     pub(crate) unit: &'static str,
     /// The same work with nothing in between, in the same run and unit.
     pub(crate) ceiling: Option<f64>,
-    /// As in the table of the design: `<= 2 s`, `40 MB`, `>= 80 %` of the ceiling; empty where nothing is asked.
+    /// Such as `<= 2 s`, `40 MB`, `>= 80 %` of the ceiling; empty where nothing is asked.
     pub(crate) must: &'static str,
     pub(crate) aim: &'static str,
 }
