@@ -394,8 +394,13 @@ impl Walk<'_> {
             if token.is_cancelled() {
                 return Ok(());
             }
-            // The next page is on its way while this one is decided on.
-            let (next, ()) = join(heartbeat.during(pages.next()), self.decide_page(&current)).await;
+            // The next page is on its way while this one is decided on: the request is written by another task, which
+            // may have to wait for this thread.
+            let deciding = async {
+                tokio::task::yield_now().await;
+                self.decide_page(&current).await;
+            };
+            let (next, ()) = join(heartbeat.during(pages.next()), deciding).await;
             page = next?;
         }
         self.metrics.lasting(&self.lasting, clock::now());
