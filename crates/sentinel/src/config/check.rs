@@ -42,7 +42,7 @@ impl Report<'_> {
         self.problems.push(self.origin(key), message);
     }
 
-    fn warn(&mut self, key: &str, message: impl Into<String>) {
+    pub(super) fn warn(&mut self, key: &str, message: impl Into<String>) {
         self.problems.warn(self.origin(key), message);
     }
 
@@ -121,21 +121,22 @@ fn sentinel(raw: &RawConfig, env: &Env, report: &mut Report<'_>) -> Option<Senti
     let payload = payload(raw.message_data.as_ref(), leaves, report);
     let max_age = ready.zip(not_ready).map(|(ready, not_ready)| MaxAge { ready, not_ready });
     let expression = expression(decision, raw.message_decision.as_ref(), max_age.as_ref(), report);
-    let rules = max_age.and_then(|max_age| rules::check(raw, max_age, report));
+    let rules = max_age.and_then(|max_age| rules::check(raw, decision, max_age, report));
     let max_events_per_second = rules::check_ceiling(raw.max_events_per_second, report);
     let republish = raw.republish.unwrap_or(match raw.message_decision {
         Some(_) => Republish::Always,
         None => Republish::InFlight,
     });
     let (api, effective_api) = api.unzip();
+    let in_effect = |key| rules.filter(|_| !rules::unused(decision).contains(&key));
     let effective = RawConfig {
         resource_type: resource_type.clone(),
         poll_interval: poll_interval.map(GoDuration::new),
         max_age_not_ready: not_ready.map(GoDuration::new),
         max_age_ready: ready.map(GoDuration::new),
-        refresh_spread: rules.map(|rules| format!("{}%", rules.refresh_spread.percent())),
-        no_progress_after: rules.map(|rules| GoDuration::new(rules.no_progress.after)),
-        max_age_no_progress: rules.map(|rules| GoDuration::new(rules.no_progress.max_age)),
+        refresh_spread: in_effect("refresh_spread").map(|rules| format!("{}%", rules.refresh_spread.percent())),
+        no_progress_after: in_effect("no_progress_after").map(|rules| GoDuration::new(rules.no_progress.after)),
+        max_age_no_progress: in_effect("max_age_no_progress").map(|rules| GoDuration::new(rules.no_progress.max_age)),
         max_events_per_second: raw.max_events_per_second,
         resource_selector: Some(raw.resource_selector.clone().unwrap_or(RawSelector::Pairs(Vec::new()))),
         hyperfleet_api: effective_api,

@@ -8,13 +8,31 @@ use super::check::Report;
 use super::{RawConfig, RawPolicy};
 use crate::decision::{MaxAge, NoProgress, Policy, Rules, Spread};
 
+/// Keys that a decision takes no notice of.
+pub(super) fn unused(decision: RawPolicy) -> &'static [&'static str] {
+    match decision {
+        RawPolicy::GenerationAware => &[],
+        RawPolicy::TimeOnly => &["no_progress_after", "max_age_no_progress"],
+        RawPolicy::Expression => &["refresh_spread", "no_progress_after", "max_age_no_progress"],
+    }
+}
+
 /// Makes the rules of checked max ages and what else the file says; says what is wrong with it.
-pub(super) fn check(raw: &RawConfig, max_age: MaxAge, report: &mut Report<'_>) -> Option<Rules> {
-    let policy = match raw.decision {
+pub(super) fn check(raw: &RawConfig, decision: RawPolicy, max_age: MaxAge, report: &mut Report<'_>) -> Option<Rules> {
+    let policy = match decision {
         // Where an expression decides, it does so in place of these.
-        None | Some(RawPolicy::GenerationAware | RawPolicy::Expression) => Policy::GenerationAware,
-        Some(RawPolicy::TimeOnly) => Policy::TimeOnly,
+        RawPolicy::GenerationAware | RawPolicy::Expression => Policy::GenerationAware,
+        RawPolicy::TimeOnly => Policy::TimeOnly,
     };
+    for (key, given) in [
+        ("refresh_spread", raw.refresh_spread.is_some()),
+        ("no_progress_after", raw.no_progress_after.is_some()),
+        ("max_age_no_progress", raw.max_age_no_progress.is_some()),
+    ] {
+        if given && unused(decision).contains(&key) {
+            report.warn(key, "not used by this decision; leave it out, or write decision: generation_aware");
+        }
+    }
     let rules = Rules::new(policy, max_age);
     let refresh_spread = match raw.refresh_spread.as_deref() {
         None => Some(rules.refresh_spread),

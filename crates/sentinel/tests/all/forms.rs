@@ -13,9 +13,9 @@ use watchfire_testkit::{Answer, Receiver};
 
 use crate::support::{Bench, Memory, Running, data};
 
-/// Every state of a cluster and of a node pool in the recording, each as a resource of its own; and all of them once more
-/// as if they had been reported on a moment ago.
-fn recorded() -> Vec<Value> {
+/// Every state of a cluster and of a node pool in the recording, each as a resource of its own; and all of them so many
+/// times more as if they had been reported on so long ago.
+fn recorded(more: usize, ago: SignedDuration) -> Vec<Value> {
     let exchanges = include_str!("../../../simulator/tests/data/exchanges.json");
     let exchanges: Vec<Value> = serde_json::from_str(exchanges).unwrap();
     let bodies = exchanges.iter().map(|exchange| &exchange["response"]["body"]);
@@ -23,15 +23,15 @@ fn recorded() -> Vec<Value> {
     let states: BTreeSet<String> =
         items.filter(|item| item["status"]["conditions"].is_array()).map(|item| item.to_string()).collect();
     assert!(states.len() >= 6, "{} states", states.len());
-    let fresh = (watchfire_runtime::clock::now() - SignedDuration::from_secs(3)).to_string();
+    let fresh = (watchfire_runtime::clock::now() - ago).to_string();
     let mut resources = Vec::new();
     for (index, state) in states.iter().enumerate() {
-        for (twin, is_fresh) in [false, true].into_iter().enumerate() {
+        for twin in 0..=more {
             let mut item: Value = serde_json::from_str(state).unwrap();
             item["id"] = format!("{index:04}-{twin}").into();
             for condition in item["status"]["conditions"].as_array_mut().unwrap() {
                 for time in ["last_updated_time", "last_transition_time"] {
-                    if is_fresh && condition[time].is_string() {
+                    if twin > 0 && condition[time].is_string() {
                         condition[time] = fresh.clone().into();
                     }
                 }
@@ -69,7 +69,8 @@ async fn published(file: &str) -> BTreeMap<String, usize> {
 
 #[tokio::test]
 async fn a_configuration_in_each_form_yields_the_same_events_over_a_recorded_fleet() {
-    let (url, _running) = api(recorded()).await;
+    let fleet = recorded(1, SignedDuration::from_secs(3));
+    let (url, _running) = api(fleet.clone()).await;
     for republish in ["in_flight", "always"] {
         let flat = format!(
             "resource_type: clusters\nrepublish: {republish}\nhyperfleet_api:\n  endpoint: {url}\nmessage_data:\n  id: .id\n  \
@@ -80,15 +81,37 @@ async fn a_configuration_in_each_form_yields_the_same_events_over_a_recorded_fle
              id: resource.id\n  kind: resource.kind\n  generation: resource.generation\n  clusterName: resource.name\n"
         );
         let expected = published(&flat).await;
-        assert!(expected.len() > 6 && expected.len() < recorded().len(), "some are due, some are not: {expected:?}");
+        assert!(expected.len() > 6 && expected.len() < fleet.len(), "some are due, some are not: {expected:?}");
         assert_eq!(published(&nested).await, expected, "{republish}");
-        // As migrated, in either direction.
-        for file in [&flat, &nested] {
-            let text = Text::new("a.yaml", file.as_str());
-            for to in [Form::Flat, Form::HyperFleet] {
-                let migrated = migrate(&text, Some(to)).unwrap().text;
-                assert_eq!(published(&migrated).await, expected, "{republish}:\n{migrated}");
-            }
+        for migrated in [&flat, &nested].into_iter().flat_map(|file| migrations(file)) {
+            assert_eq!(published(&migrated).await, expected, "{republish}:\n{migrated}");
+        }
+    }
+}
+
+/// A file as it is in each form.
+fn migrations(file: &str) -> [String; 2] {
+    [Form::Flat, Form::HyperFleet].map(|to| migrate(&Text::new("a.yaml", file), Some(to)).unwrap().text)
+}
+
+#[tokio::test]
+async fn our_own_keys_yield_the_same_events_in_each_form() {
+    // Between the earliest and the latest time at which a ready resource may be refreshed.
+    let fleet = recorded(20, SignedDuration::from_mins(20));
+    let (url, _running) = api(fleet).await;
+    let ours = |spread: &str| {
+        format!(
+            "resource_type: clusters\ndecision: generation_aware\nmax_age_ready: 30m\nrefresh_spread: {spread}\n\
+             no_progress_after: 15m\nmax_age_no_progress: 10m\nmax_events_per_second: 500\n"
+        )
+    };
+    let flat = |spread| format!("{}hyperfleet_api:\n  endpoint: {url}\n", ours(spread));
+    let nested = |spread| format!("{}clients:\n  hyperfleet_api:\n    base_url: {url}\n", ours(spread));
+    let expected = published(&flat("50%")).await;
+    assert_ne!(published(&flat("0%")).await, expected, "it makes a difference");
+    for file in [flat("50%"), nested("50%")] {
+        for migrated in migrations(&file) {
+            assert_eq!(published(&migrated).await, expected, "{migrated}");
         }
     }
 }

@@ -227,6 +227,50 @@ fn certificates_are_read_at_start() {
 }
 
 #[test]
+fn our_own_keys_are_the_same_in_either_form_and_carried_over_to_the_other() {
+    let ours = "decision: generation_aware\nmax_age_not_ready: 20s\nmax_age_ready: 1h\nrefresh_spread: 20%\n\
+                no_progress_after: 15m\nmax_age_no_progress: 10m # not more often\nmax_events_per_second: 500\n\
+                republish: always\n";
+    let nested = format!("{NESTED}resource_type: c\n{ours}");
+    let flat = format!("resource_type: c\nhyperfleet_api:\n  endpoint: http://api:8000\n{ours}");
+    let meant = |text: &str| {
+        let (config, _, warnings) = loaded(text, &[], &[]);
+        assert_eq!(warnings, "", "{text}");
+        (config.rules, config.max_events_per_second, config.republish, format!("{:?}", config.effective))
+    };
+    let (rules, ceiling, republish, effective) = meant(&nested);
+    let seconds = Duration::from_secs;
+    assert_eq!((rules.max_age.not_ready, rules.max_age.ready), (seconds(20), seconds(3_600)));
+    assert_eq!((rules.no_progress.after, rules.no_progress.max_age), (seconds(900), seconds(600)));
+    assert_eq!((rules.refresh_spread.percent(), ceiling, republish), (20, NonZeroU32::new(500), Republish::Always));
+    let meaning = (rules, ceiling, republish, effective);
+    assert_eq!(meant(&flat), meaning);
+    for file in [&nested, &flat] {
+        let migrated = migrate(&Text::new("a.yaml", file.as_str()), None).unwrap();
+        assert!(migrated.text.contains("max_age_no_progress: 10m # not more often"), "{}", migrated.text);
+        assert_eq!(meant(&migrated.text), meaning, "{}", migrated.text);
+    }
+}
+
+#[test]
+fn keys_that_a_decision_takes_no_notice_of_are_warned_about_and_not_in_effect() {
+    let pace = "refresh_spread: 20%\nno_progress_after: 5m\nmax_age_no_progress: 10m\n";
+    for (decision, unused) in [
+        ("generation_aware", &[][..]),
+        ("time_only", &["no_progress_after", "max_age_no_progress"]),
+        ("expression", &["refresh_spread", "no_progress_after", "max_age_no_progress"]),
+    ] {
+        let text = format!("{NESTED}resource_type: c\ndecision: {decision}\n{pace}");
+        let (config, _, warnings) = loaded(&text, &[], &[]);
+        let warned: Vec<_> = warnings.lines().filter_map(|line| line.split(": ").nth(1)).collect();
+        assert_eq!(warned, unused, "{warnings}");
+        let RawConfig { refresh_spread, no_progress_after, max_age_no_progress, .. } = config.effective;
+        let shown = [refresh_spread.is_some(), no_progress_after.is_some(), max_age_no_progress.is_some()];
+        assert_eq!(shown.into_iter().filter(|shown| *shown).count(), 3 - unused.len(), "{decision}");
+    }
+}
+
+#[test]
 fn a_file_goes_to_the_other_form_and_back_with_its_comments() {
     let nested = full();
     let flat = migrate(&Text::new("a.yaml", nested), None).unwrap();
