@@ -17,6 +17,7 @@ use watchfire_runtime::clock;
 use watchfire_runtime::secret::{self, SecretSource};
 use watchfire_runtime::telemetry::traceparent;
 
+use crate::config::Form;
 use crate::page::Page;
 use crate::resource::without_text;
 use crate::trace;
@@ -148,37 +149,39 @@ impl Error {
         if self.is_auth() { "auth_error" } else { "fetch_error" }
     }
 
-    /// What the operator can check or change.
-    pub fn hint(&self) -> &'static str {
-        match self {
+    /// What the operator can check or change, with the keys that a file of this form has.
+    pub fn hint(&self, form: Form) -> String {
+        let (endpoint, timeout) = (form.key("hyperfleet_api.endpoint"), form.key("hyperfleet_api.timeout"));
+        let hint = match self {
             Self::Token(_) => "check the token file's path and permissions",
             Self::TokenCharacters => "check the token for line breaks, and that it is the token alone",
             Self::Header { .. } => "check the path and permissions of the file that the header is read from",
             Self::HeaderCharacters { .. } => {
                 "check the header's file for line breaks, and that it holds the value alone"
             }
-            Self::Connect { .. } => "check hyperfleet_api.endpoint, DNS, and that the API is running",
-            Self::Timeout { .. } => "check the API's load, or raise hyperfleet_api.timeout",
+            Self::Connect { .. } => &format!("check {endpoint}, DNS, and that the API is running"),
+            Self::Timeout { .. } => &format!("check the API's load, or raise {timeout}"),
             Self::Status { status, .. } => match status.as_u16() {
                 400 => "the API does not take this query; check its version and resource_type",
                 401 => {
                     "the token is missing, expired or of the wrong audience; check HYPERFLEET_API_TOKEN or the token file"
                 }
                 403 => "the token is valid but may not list this; check its role and tenant at the API",
-                404 => "check resource_type (the plural the API serves, such as clusters) and hyperfleet_api.endpoint",
-                300..=399 => "redirects are not followed; set hyperfleet_api.endpoint to the final address",
+                404 => &format!("check resource_type (the plural the API serves, such as clusters) and {endpoint}"),
+                300..=399 => &format!("redirects are not followed; set {endpoint} to the final address"),
                 429 => "the API asks to slow down; raise poll_interval or its limits",
                 _ => "check the API's log for this request",
             },
             Self::NotJson { .. } => {
-                "something else answers at hyperfleet_api.endpoint: a login page, a proxy or another service?"
+                &format!("something else answers at {endpoint}: a login page, a proxy or another service?")
             }
             Self::Malformed { .. } => {
                 "the answer breaks off or is no list; check the API's version and proxies in between"
             }
             Self::TooLarge { .. } => "the API answers without paging; select fewer resources, or use an API that pages",
             Self::Endless { .. } => "the API serves ever new ids: report it to its owners",
-        }
+        };
+        hint.to_owned()
     }
 
     /// How long we stay away at least because the API asked for it, at most [`LONGEST_RETRY_AFTER`].

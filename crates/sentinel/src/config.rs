@@ -39,6 +39,8 @@ pub use show::Shown;
 /// A checked configuration.
 #[derive(Debug, Clone)]
 pub struct SentinelConfig {
+    /// The form of the file, whose keys are named to whoever can change them.
+    pub form: Form,
     /// Where and what to list.
     pub api: ApiConfig,
     /// From the beginning of one cycle to the beginning of the next.

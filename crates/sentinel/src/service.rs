@@ -26,7 +26,7 @@ use crate::api::paging::{Pages, Query};
 use crate::api::projection::{Projection, Reads};
 use crate::api::{self, Api};
 use crate::ceiling::Ceiling;
-use crate::config::{Republish, SentinelConfig};
+use crate::config::{Form, Republish, SentinelConfig};
 use crate::decision::{Answer, Decision, Policy, Published, Reason, Rules, decide};
 use crate::event;
 use crate::expression::Facts;
@@ -255,7 +255,7 @@ impl Sentinel {
         let fetching = async {
             let api_state = &self.api_state;
             let failed = |error: &api::Error| {
-                api_state.down(why(error));
+                api_state.down(why(error, self.config.form));
             };
             // Waiting for an API that is away can take longer than the grace period; nothing of it is half done.
             let listing = async {
@@ -324,12 +324,12 @@ impl Sentinel {
                 );
             }
             Err(error) => {
-                self.api_state.down(why(error));
+                self.api_state.down(why(error, self.config.form));
                 self.projection.refused(error);
                 self.metrics.api_error(error);
                 // Once per change of state: an API that stays away says nothing new every few seconds.
                 if !std::mem::replace(&mut self.api_failing, true) {
-                    error!(error = %chain(error), hint = error.hint(), "cannot list resources, trying again every poll interval");
+                    error!(error = %chain(error), hint = error.hint(self.config.form), "cannot list resources, trying again every poll interval");
                 }
             }
         }
@@ -360,8 +360,8 @@ fn tell_adapter(change: &Change<'_>) {
 }
 
 /// What readiness says of an API that fails.
-fn why(error: &api::Error) -> String {
-    format!("{}; {}", chain(error), error.hint())
+fn why(error: &api::Error, form: Form) -> String {
+    format!("{}; {}", chain(error), error.hint(form))
 }
 
 /// One walk over the list, from pages to events.

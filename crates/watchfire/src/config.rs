@@ -16,7 +16,6 @@ use crate::failure::{Failure, note_aside, say};
 
 /// A configuration that holds.
 pub(crate) struct Loaded {
-    pub(crate) form: Form,
     pub(crate) sentinel: SentinelConfig,
     pub(crate) process: Process,
     pub(crate) broker: broker::BrokerConfig,
@@ -76,13 +75,13 @@ pub(crate) fn dump(files: &ConfigArgs, settings: &SettingArgs) -> Result<(), Fai
     let reading = read(&files.config, settings, &env)?;
     reading.problems.finish()?;
     let (sentinel, process) = (held(reading.sentinel)?, held(reading.process)?);
-    say(&shown(&sentinel.file(reading.form, &process))?)
+    say(&shown(&sentinel.file(&process))?)
 }
 
 impl Loaded {
     /// The configuration in effect, as YAML, secrets redacted.
     pub(crate) fn show(&self) -> anyhow::Result<String> {
-        shown(&self.sentinel.show(self.form, &self.process, &self.broker))
+        shown(&self.sentinel.show(&self.process, &self.broker))
     }
 }
 
@@ -110,7 +109,6 @@ pub(crate) fn load(files: &ConfigArgs, settings: &SettingArgs, env: &Env) -> Res
     let broker = broker::check(&broker_settings, &mut reading.problems);
     let warnings = reading.problems.finish()?;
     Ok(Loaded {
-        form: reading.form,
         sentinel: held(reading.sentinel)?,
         process: held(reading.process)?,
         broker: held(broker)?,

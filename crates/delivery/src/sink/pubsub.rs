@@ -231,8 +231,8 @@ impl PubSub {
             Some(Code::NotFound) => Error::Misconfigured {
                 target,
                 detail: "the topic does not exist".to_owned(),
-                hint: "create the topic (gcloud pubsub topics create TOPIC --project PROJECT), or check \
-                       BROKER_PROJECT_ID and BROKER_TOPIC",
+                hint: "create the topic (gcloud pubsub topics create TOPIC --project PROJECT), or check the configured \
+                       project and topic (BROKER_PROJECT_ID and BROKER_TOPIC, or broker.yaml and clients.broker.topic)",
             },
             Some(Code::PermissionDenied | Code::Unauthenticated) => Error::Denied { target, source: error.into() },
             Some(Code::InvalidArgument | Code::FailedPrecondition) => {

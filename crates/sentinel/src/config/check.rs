@@ -146,6 +146,7 @@ fn sentinel(raw: &RawConfig, env: &Env, report: &mut Report<'_>) -> Option<Senti
         republish: Some(republish),
     };
     Some(SentinelConfig {
+        form: report.form,
         api: ApiConfig { resource_type: resource_type?, ..api? },
         poll_interval: poll_interval?,
         rules: rules?,

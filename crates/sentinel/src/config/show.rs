@@ -33,8 +33,8 @@ pub enum ShownFile {
 
 impl SentinelConfig {
     /// Shows the file as it would be with every default written down.
-    pub fn file(&self, form: Form, process: &Process) -> ShownFile {
-        match form {
+    pub fn file(&self, process: &Process) -> ShownFile {
+        match self.form {
             Form::Flat => ShownFile::Flat(Box::new(self.effective.clone())),
             Form::HyperFleet => {
                 let whole = Whole { config: self.effective.clone(), process: process.raw() };
@@ -44,9 +44,9 @@ impl SentinelConfig {
     }
 
     /// Shows this configuration with its broker.
-    pub fn show(&self, form: Form, process: &Process, broker: &BrokerConfig) -> Shown {
+    pub fn show(&self, process: &Process, broker: &BrokerConfig) -> Shown {
         let token = self.api.token.as_ref().map(|_| REDACTED);
-        Shown { file: self.file(form, process), token, broker: broker.variables().into_iter().collect() }
+        Shown { file: self.file(process), token, broker: broker.variables().into_iter().collect() }
     }
 }
 

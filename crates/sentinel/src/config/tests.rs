@@ -180,12 +180,8 @@ fn the_token_comes_from_environment_or_file_and_is_never_shown() {
         &mut Problems::without_file(),
     )
     .unwrap();
-    let shown = watchfire_runtime::redact::to_yaml(&config.show(
-        Form::Flat,
-        &Process::read(&Overrides::default()).0.unwrap(),
-        &broker,
-    ))
-    .unwrap();
+    let process = Process::read(&Overrides::default()).0.unwrap();
+    let shown = watchfire_runtime::redact::to_yaml(&config.show(&process, &broker)).unwrap();
     assert!(shown.contains("<redacted>") && shown.contains("poll_interval: 5s"), "{shown}");
     let everything = format!("{shown}{config:?}{broker:?}");
     assert!(!everything.contains("s3cret") && !everything.contains("hunter2"), "{everything}");

@@ -6,6 +6,7 @@ use std::time::Duration;
 use watchfire_delivery::EventSink;
 use watchfire_runtime::chain;
 use watchfire_runtime::health::Status;
+use watchfire_sentinel::config::Form;
 use watchfire_simulator::{Dialect, Fault, FaultBody, NewResource, Scope, Times};
 
 use crate::support::{Api, Bench, Memory, Running, minimal};
@@ -24,7 +25,7 @@ async fn complaint(fault: Fault) -> (String, &'static str, Bench) {
     let (mut bench, memory) = bench(&api.url);
     let error = bench.cycle().await.unwrap_err();
     assert!(memory.events().is_empty());
-    (format!("{}; {}", chain(&error), error.hint()), error.kind(), bench)
+    (format!("{}; {}", chain(&error), error.hint(Form::Flat)), error.kind(), bench)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -46,6 +47,27 @@ async fn a_refusal_says_why_and_what_to_check() {
         assert!(ready.checks["hyperfleet_api"].message.contains(parts[0]), "{ready:?}");
         assert_eq!(bench.health.liveness().status, Status::Ok);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hints_name_the_keys_that_the_file_has() {
+    for (file, key) in [
+        ("hyperfleet_api: {endpoint: 'URL'}", "hyperfleet_api.endpoint"),
+        ("clients: {hyperfleet_api: {base_url: 'URL'}}", "clients.hyperfleet_api.base_url"),
+    ] {
+        for fault in [Fault::status(404), Fault::status(302), Fault::body(FaultBody::Html)] {
+            let api = Api::start(Dialect::Hyperfleet).await;
+            api.fleet.faults().arm(Scope::Lists, fault, Times::Always);
+            let file = format!("resource_type: clusters\n{}\n", file.replace("URL", &api.url));
+            let mut bench = Bench::new(&file, Arc::new(Memory::default()));
+            bench.cycle().await.unwrap_err();
+            let told = bench.health.readiness().checks["hyperfleet_api"].message.clone();
+            assert!(told.contains(&format!(" {key}")), "{key} not in: {told}");
+        }
+    }
+    let slow = watchfire_sentinel::api::Error::Timeout { url: "http://api".to_owned(), after: Duration::from_secs(1) };
+    assert!(slow.hint(Form::Flat).ends_with("raise hyperfleet_api.timeout"));
+    assert!(slow.hint(Form::HyperFleet).ends_with("raise clients.hyperfleet_api.timeout"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

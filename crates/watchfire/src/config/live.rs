@@ -39,7 +39,7 @@ async fn api(config: &SentinelConfig) -> anyhow::Result<String> {
     let mut query = vec![("size", "1"), ("order", "id asc")];
     query.extend(search.as_deref().map(|search| ("search", search)));
     query.extend(labels.as_deref().map(|labels| ("labels", labels)));
-    let page = api.once(&query).await.map_err(|error| anyhow!("{}; {}", chain(&error), error.hint()))?;
+    let page = api.once(&query).await.map_err(|error| anyhow!("{}; {}", chain(&error), error.hint(config.form)))?;
     let count = page.total.unwrap_or(page.len() as u64);
     let what = &config.api.resource_type;
     let by = search.map(|search| format!(" with {search}")).unwrap_or_default();

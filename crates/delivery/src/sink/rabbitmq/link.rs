@@ -180,16 +180,17 @@ pub(super) fn explain(config: &RabbitMqConfig, error: lapin::Error) -> Error {
         // One event of the window is too large; this one was on the same channel.
         Some(_) if size_limit(&error).is_some() => return Error::Refused { target, detail: said },
         Some(AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED)) => {
-            "the exchange exists with another type or is not durable: set BROKER_EXCHANGE_TYPE to the type it has \
-             (rabbitmqctl list_exchanges name type durable), or delete it and let it be declared again"
+            "the exchange exists with another type or is not durable: set BROKER_EXCHANGE_TYPE, or exchange_type in \
+             broker.yaml, to the type it has (rabbitmqctl list_exchanges name type durable), or delete it and let it be \
+             declared again"
         }
         Some(AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND)) => {
             "the exchange was deleted: it is declared again with the next connection"
         }
         // `vhost not found` and `access to vhost refused for user` share one code.
         Some(AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED)) if said.contains("not found") => {
-            "the virtual host does not exist: check BROKER_VHOST (the default is /), or create it with \
-             rabbitmqctl add_vhost"
+            "the virtual host does not exist: check BROKER_VHOST or the end of the URL (the default is /), or create \
+             it with rabbitmqctl add_vhost"
         }
         Some(AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED) | AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED)) => {
             return Error::Denied { target, source: error.into() };
