@@ -45,6 +45,7 @@ pub mod health;
 pub mod http;
 pub mod metrics;
 pub mod redact;
+pub mod roots;
 pub mod secret;
 pub mod tasks;
 pub mod telemetry;

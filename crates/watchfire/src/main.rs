@@ -13,13 +13,16 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use cli::{Cli, Command};
-use failure::{Failure, say};
+use failure::{Failure, note_aside, say};
+use watchfire_runtime::roots;
 
 /// A sentinel makes and drops a few dozen small strings per event, a third of its time with the system's allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    let told = |error| note_aside(&format!("use the certificates built in, since the system has none: {error}"));
+    roots::ensure().unwrap_or_else(told);
     match Cli::try_parse_from(cli::arguments(std::env::args_os())) {
         Ok(cli) => run(cli.command).map_or_else(|failure| failure.complain(), |()| ExitCode::SUCCESS),
         Err(error) => failure::usage(&error),

@@ -12,7 +12,7 @@ use watchfire_runtime::config::{ConfigError, Document, Env};
 use watchfire_runtime::health::Health;
 use watchfire_runtime::tasks::{Stage, Tasks};
 use watchfire_runtime::telemetry::{LogConfig, Telemetry};
-use watchfire_runtime::{Admin, AdminConfig, crypto, metrics, parse_bind_address};
+use watchfire_runtime::{Admin, AdminConfig, crypto, metrics, parse_bind_address, roots};
 use watchfire_sentinel::config::Process;
 use watchfire_sentinel::metrics::{Families, Shard};
 use watchfire_sentinel::{Ceiling, Sentinel, SentinelConfig};
@@ -105,6 +105,9 @@ fn several(list: &Path, env: &Env) -> Result<Vec<Named>, ConfigError> {
 
 async fn serve(several: Vec<Named>, process: &Process, args: &ProcessArgs, env: &Env) -> Result<(), Failure> {
     let telemetry = telemetry(process, env)?;
+    if roots::are_built_in(env) {
+        warn!("the system has no certificates of authorities, trusting those built into this program");
+    }
     let health = Health::new();
     let mut tasks = Tasks::new();
     tasks.listen().context("start the sentinel")?;

@@ -69,7 +69,7 @@ const BROKER: [(&str, &str, &str); 21] = [
 ];
 
 /// Everything else that the environment can say and that is no key of a file.
-const OTHER: [(&str, &str); 20] = [
+const OTHER: [(&str, &str); 22] = [
     ("HYPERFLEET_CONFIG", "The sentinel's file; the flag `--config`."),
     ("HYPERFLEET_API_TOKEN", "The bearer token for the API; never shown. Takes precedence over any token file."),
     ("RUST_LOG", "Levels per module, for example `info,watchfire_sentinel=debug`; overrides the level."),
@@ -103,6 +103,8 @@ const OTHER: [(&str, &str); 20] = [
         "HYPERFLEET_TRACE_RESOURCES",
         "Which resources have a span of their own, `sentinel.evaluate`, in the trace of each cycle: ids separated by commas, or `all`. Default: none.",
     ),
+    ("SSL_CERT_FILE", "A file in PEM form with the authorities that TLS trusts, in place of the system's."),
+    ("SSL_CERT_DIR", "Folders of such files, separated by colons. Where neither has any, those built in are trusted."),
     ("PUBSUB_EMULATOR_HOST", "`host:port` of a Pub/Sub emulator; a missing topic is then created."),
     (
         "GOOGLE_APPLICATION_CREDENTIALS",

@@ -13,4 +13,5 @@ mod outbox;
 mod sentinel;
 mod support;
 mod traces;
+mod trust;
 mod view;
