@@ -92,7 +92,7 @@ pub struct NoProgress {
 pub struct Published {
     /// The generation it carried.
     pub generation: Option<i64>,
-    /// When the broker confirmed it.
+    /// When the broker confirmed it; never in the future, see [`InFlight`](crate::inflight::InFlight::published).
     pub at: Timestamp,
     /// How many events of this generation were confirmed, this one included, since the resource was last ready.
     pub attempts: u32,
@@ -241,10 +241,7 @@ pub fn decide(rules: &Rules, resource: &Resource<'_>, published: Option<Publishe
     let report = policy.report(status);
     let from_future = report.is_some_and(|report| report > now);
     let past_report = report.filter(|_| !from_future);
-    let ours = published
-        .filter(|ours| *policy == Policy::TimeOnly || ours.generation == resource.generation)
-        // Later than this only where our own clock was set back; waiting for it could take for ever.
-        .filter(|ours| ours.at <= add(now, age));
+    let ours = published.filter(|ours| *policy == Policy::TimeOnly || ours.generation == resource.generation);
     let last = past_report.max(ours.map(|ours| ours.at));
     let stuck = ours.zip(last).and_then(|(ours, last)| match (policy, state) {
         (Policy::GenerationAware, State::Unseen | State::NotReady) => no_progress.time(status, ours, last),

@@ -63,8 +63,9 @@ impl InFlight {
         self.capacity = capacity;
     }
 
-    /// What was published for this resource; forgets it once it is ready and a report of that very generation has
-    /// overtaken the event.
+    /// What was published for this resource, never later than `now`: an event from before the clock was set back counts
+    /// from when that is seen. Forgets it once the resource is ready and a report of that very generation has overtaken
+    /// the event.
     pub fn published(
         &mut self,
         resource: &Resource<'_>,
@@ -162,6 +163,7 @@ fn answers(report: Timestamp, event: Timestamp) -> bool {
 mod tests {
     use super::*;
     use crate::adapters::{Roster, Said};
+    use crate::decision::{Answer, MaxAge, Policy, Rules, decide};
     use crate::resource::{Labels, Status};
 
     fn at(seconds: i64) -> Timestamp {
@@ -284,6 +286,21 @@ mod tests {
         let seen = resource("a", 2);
         for (now, at_) in [(40, 40), (45, 40), (110, 40)] {
             assert_eq!(memory.published(&seen, None, at(now)).map(|p| p.at), Some(at(at_)));
+        }
+    }
+
+    #[test]
+    fn after_the_clock_was_set_back_a_resource_is_due_one_max_age_later_under_every_policy() {
+        let max_age = MaxAge { ready: Duration::from_secs(30), not_ready: Duration::from_secs(10) };
+        for policy in [Policy::GenerationAware, Policy::TimeOnly, Policy::Expression(Answer::True)] {
+            let mut memory = memory(10);
+            let seen = resource("a", 2);
+            let mut is_due = |now: i64| {
+                let published = memory.published(&seen, None, at(now));
+                decide(&Rules::new(policy, max_age), &seen, published, at(now)).reason.publishes()
+            };
+            // Published at 100; after that the clock says 40.
+            assert_eq!([129, 40, 69, 70].map(&mut is_due), [false, false, false, true], "{policy:?}");
         }
     }
 

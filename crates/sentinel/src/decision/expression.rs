@@ -41,10 +41,7 @@ pub(super) fn decide(
         Answer::Failed => return settle(Reason::ExpressionFailed, None, None),
     }
     let age = if state == State::Ready { max_age.ready } else { max_age.not_ready };
-    let ours = published
-        .filter(|ours| ours.generation == resource.generation)
-        // Later than this only where our own clock was set back; waiting for it could take for ever.
-        .filter(|ours| ours.at <= add(now, age));
+    let ours = published.filter(|ours| ours.generation == resource.generation);
     let past_report = report.filter(|_| !from_future);
     if unseen && ours.is_none() {
         // The generation itself is the cause: a late report of an older one must not change the event's id.

@@ -350,17 +350,6 @@ fn without_progress_the_max_age_is_a_tenth_of_the_time_without_within_its_bounds
     assert_eq!(age(50), now(), "never below what it is without");
 }
 
-#[test]
-fn an_event_from_further_ahead_than_its_max_age_is_from_a_clock_that_was_set_back() {
-    let ahead = |seconds| published(1, now() + SignedDuration::from_secs(seconds));
-    let resource = resource(false, 1, Some(1), Some(ago(60)));
-    assert_eq!(after(&resource, ahead(10)).reason, Reason::InFlight);
-    assert_eq!(after(&resource, ahead(11)).reason, Reason::MaxAgeNotReady);
-    let ready = super::tests::resource(true, 1, Some(1), Some(ago(60)));
-    assert_eq!(after(&ready, ahead(1800)).reason, Reason::InFlight);
-    assert_eq!(after(&ready, ahead(1801)).reason, Reason::NotExpired);
-}
-
 proptest! {
     /// Polling every second with every event confirmed and no adapter alive: never two events within a max age.
     #[test]
