@@ -125,6 +125,26 @@ impl PubSub {
         Self { config, clients: Mutex::new(None) }
     }
 
+    /// Whether the topic is there.
+    pub async fn exists(&self) -> Result<bool, Error> {
+        let mut slot = self.clients.lock().await;
+        match self.find(&mut slot).await {
+            Ok(()) => Ok(true),
+            Err(Failure::Rpc(e)) if code(&e) == Some(Code::NotFound) => Ok(false),
+            Err(e) => Err(self.explain(e)),
+        }
+    }
+
+    /// Asks for the topic.
+    async fn find(&self, slot: &mut Option<Clients>) -> Result<(), Failure> {
+        let asked = async {
+            let topics = &self.clients(slot).await?.topics;
+            let asked = topics.get_topic().set_topic(self.config.topic_name()).send().await;
+            asked.map(drop).map_err(|e| Failure::Rpc(Arc::new(e)))
+        };
+        timeout_at(Instant::now() + self.config.timeout, asked).await.unwrap_or(Err(Failure::TimedOut))
+    }
+
     /// Counts the topic's subscriptions, which are who gets the events; no more than the first page of them.
     pub async fn subscriptions(&self) -> Result<usize, Error> {
         let mut slot = self.clients.lock().await;
@@ -335,13 +355,7 @@ impl EventSink for PubSub {
         Box::pin(async move {
             // A window in flight says more than any question; its outcome is on its way.
             let Ok(mut slot) = self.clients.try_lock() else { return Ok(()) };
-            let asked = async {
-                let topics = &self.clients(&mut slot).await?.topics;
-                let asked = topics.get_topic().set_topic(self.config.topic_name()).send().await;
-                asked.map(drop).map_err(|e| Failure::Rpc(Arc::new(e)))
-            };
-            let asked = timeout_at(Instant::now() + self.config.timeout, asked).await;
-            asked.unwrap_or(Err(Failure::TimedOut)).map_err(|e| self.explain(e))
+            self.find(&mut slot).await.map_err(|e| self.explain(e))
         })
     }
 }

@@ -69,13 +69,10 @@ async fn broker(config: BrokerConfig) -> anyhow::Result<String> {
             let (topic, creates) = (config.topic.clone(), config.missing_topic == MissingTopic::Create);
             config.missing_topic = MissingTopic::Fail;
             let pubsub = PubSub::new(config);
-            match pubsub.check().await {
-                Ok(()) => {}
-                Err(error) if creates && error.kind() == "misconfigured" => {
-                    return Ok(format!("topic {topic:?} is not there yet and will be created"));
-                }
-                Err(error) => return Err(told(error)),
+            if creates && !pubsub.exists().await.map_err(told)? {
+                return Ok(format!("topic {topic:?} is not there yet and will be created"));
             }
+            pubsub.check().await.map_err(told)?;
             let subscriptions = pubsub.subscriptions().await.map_err(told)?;
             let none = if subscriptions == 0 { ": nobody gets the events; subscribe the adapters" } else { "" };
             Ok(format!("topic {topic:?} is there, with {subscriptions} subscriptions{none}"))

@@ -267,6 +267,19 @@ async fn a_live_check_counts_who_subscribes_to_the_topic() {
 }
 
 #[tokio::test]
+async fn a_live_check_takes_no_client_that_cannot_be_made_for_a_topic_that_is_missing() {
+    let api = fleet().await;
+    let deployment = Deployment::new(&api.url, "", "{}");
+    let env = [
+        ("BROKER_TYPE", "googlepubsub"),
+        ("BROKER_GOOGLEPUBSUB_PROJECT_ID", "p"),
+        ("PUBSUB_EMULATOR_HOST", "http://no address"),
+    ];
+    let (status, said) = check_live(&deployment.path("config.yaml"), &env).await;
+    assert!(status == Some(1) && said.contains("broker: FAILED: use projects/p/topics/"), "{said}");
+}
+
+#[tokio::test]
 async fn a_file_is_migrated_to_the_other_form_and_its_broker_to_variables() {
     let broker =
         "broker:\n  type: rabbitmq\n  rabbitmq:\n    url: amqp://me:hunter2@mq:5672/v\n    exchange_type: topic\n";
