@@ -1,8 +1,10 @@
 //! A scripted HTTP receiver on loopback, waiting for conditions, and what a test logs.
 
 use std::cell::RefCell;
+use std::future::ready;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
 
@@ -11,7 +13,7 @@ use axum::body::Bytes;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::BoxFuture;
-use http::{HeaderMap, Method, Uri};
+use http::{HeaderMap, Method, StatusCode, Uri};
 use jiff::Timestamp;
 use serde_json::value::RawValue;
 use tokio::net::TcpListener;
@@ -57,6 +59,19 @@ impl Receiver {
         R: Future<Output: IntoResponse> + Send + 'static,
     {
         Self::start_on("127.0.0.1:0".parse().unwrap(), script).await
+    }
+
+    /// Answers with `status` until it is switched on, and with 200 from then on.
+    pub(crate) async fn switched(status: StatusCode) -> (Self, Arc<AtomicBool>) {
+        let on = Arc::new(AtomicBool::new(false));
+        let asked = Arc::clone(&on);
+        let script = move |_| ready(if asked.load(Ordering::SeqCst) { StatusCode::OK } else { status });
+        (Self::start(script).await, on)
+    }
+
+    /// Answers with `status` to one event, and with 200 to every other.
+    pub(crate) async fn refusing(id: &'static str, status: StatusCode) -> Self {
+        Self::start(move |seen| ready(if seen.id() == id { status } else { StatusCode::OK })).await
     }
 
     #[expect(clippy::disallowed_methods, reason = "a test's server ends with the test")]

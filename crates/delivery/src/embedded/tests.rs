@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use ::http::StatusCode;
 use tempfile::TempDir;
@@ -107,13 +107,7 @@ async fn every_subscriber_gets_every_event_in_order_per_subject() {
 
 #[tokio::test]
 async fn ok_means_stored_while_a_subscriber_is_down() {
-    let up = Arc::new(AtomicBool::new(false));
-    let answer = Arc::clone(&up);
-    let down = Receiver::start(move |_| {
-        let up = answer.load(Ordering::SeqCst);
-        async move { if up { StatusCode::OK } else { StatusCode::BAD_GATEWAY } }
-    })
-    .await;
+    let (down, up) = Receiver::switched(StatusCode::BAD_GATEWAY).await;
     let other = Receiver::start(|_| async {}).await;
     let folder = TempDir::new().unwrap();
     let subscribers = vec![subscriber("down", &down), subscriber("other", &other)];
@@ -132,13 +126,7 @@ async fn ok_means_stored_while_a_subscriber_is_down() {
 
 #[tokio::test]
 async fn a_queue_does_not_grow_with_events_that_supersede_each_other() {
-    let up = Arc::new(AtomicBool::new(false));
-    let answer = Arc::clone(&up);
-    let receiver = Receiver::start(move |_| {
-        let up = answer.load(Ordering::SeqCst);
-        async move { if up { StatusCode::OK } else { StatusCode::BAD_GATEWAY } }
-    })
-    .await;
+    let (receiver, up) = Receiver::switched(StatusCode::BAD_GATEWAY).await;
     let folder = TempDir::new().unwrap();
     let running = Running::start(config(&folder, vec![subscriber("a", &receiver)])).await;
     for round in 0..20 {

@@ -32,6 +32,13 @@ impl Setup {
         Self::over(TempDir::new().unwrap()).await
     }
 
+    /// With these events queued.
+    async fn with(events: impl IntoIterator<Item = CloudEvent>) -> Self {
+        let setup = Self::new().await;
+        setup.put(events).await;
+        setup
+    }
+
     async fn over(folder: TempDir) -> Self {
         let metrics = Metrics::default();
         let options = Options { metrics: metrics.store.clone(), ..Options::default() };
@@ -76,6 +83,13 @@ impl Setup {
 
     async fn delivered(&self, count: usize) {
         eventually("everything is delivered", async || self.count(State::Delivered).await == count).await;
+    }
+
+    /// Runs until so many are delivered.
+    async fn deliver(&self, receiver: &Receiver, config: Config, count: usize) {
+        let running = self.run(receiver, config);
+        self.delivered(count).await;
+        stop(running).await;
     }
 
     /// What readiness says of the queue; empty when all is well.
@@ -152,11 +166,8 @@ async fn order_is_kept_per_subject_while_subjects_run_side_by_side() {
         }
     })
     .await;
-    let setup = Setup::new().await;
-    setup.put(many(20, 15)).await;
-    let running = setup.run(&receiver, quick());
-    setup.delivered(300).await;
-    stop(running).await;
+    let setup = Setup::with(many(20, 15)).await;
+    setup.deliver(&receiver, quick(), 300).await;
     let seen = receiver.seen();
     assert_eq!(seen.len(), 300);
     assert!(by_subject(&seen).values().all(|ids| ids.len() == 15 && ids.is_sorted()));
@@ -167,26 +178,17 @@ async fn order_is_kept_per_subject_while_subjects_run_side_by_side() {
 #[tokio::test]
 async fn one_lane_of_one_event_keeps_one_global_order() {
     let receiver = Receiver::start(|_| async {}).await;
-    let setup = Setup::new().await;
-    setup.put(many(7, 20)).await;
-    let running = setup.run(&receiver, lanes(1, 1));
-    setup.delivered(140).await;
-    stop(running).await;
+    let setup = Setup::with(many(7, 20)).await;
+    setup.deliver(&receiver, lanes(1, 1), 140).await;
     // Times have milliseconds, and all of these were queued in one transaction.
     assert_eq!(receiver.ids(), (0..140).map(|n| n.to_string()).collect::<Vec<_>>());
 }
 
 #[tokio::test]
 async fn a_poison_event_becomes_a_dead_letter_and_blocks_nobody() {
-    let receiver = Receiver::start(|seen| async move {
-        if seen.id() == "1" { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK }
-    })
-    .await;
-    let setup = Setup::new().await;
-    setup.put(many(3, 4)).await;
-    let running = setup.run(&receiver, quick());
-    setup.delivered(11).await;
-    stop(running).await;
+    let receiver = Receiver::refusing("1", StatusCode::UNPROCESSABLE_ENTITY).await;
+    let setup = Setup::with(many(3, 4)).await;
+    setup.deliver(&receiver, quick(), 11).await;
     let entry = setup.entry("1").await;
     assert_eq!((entry.state, entry.attempts), (State::Dead, 1));
     assert!(entry.reason.unwrap().ends_with("status 422"));
@@ -195,12 +197,8 @@ async fn a_poison_event_becomes_a_dead_letter_and_blocks_nobody() {
 
 #[tokio::test]
 async fn an_event_that_always_fails_holds_up_its_own_subject_only() {
-    let receiver = Receiver::start(|seen| async move {
-        if seen.id() == "0" { StatusCode::INTERNAL_SERVER_ERROR } else { StatusCode::OK }
-    })
-    .await;
-    let setup = Setup::new().await;
-    setup.put(many(5, 10)).await;
+    let receiver = Receiver::refusing("0", StatusCode::INTERNAL_SERVER_ERROR).await;
+    let setup = Setup::with(many(5, 10)).await;
     let running = setup.run(&receiver, quick());
     setup.delivered(40).await;
     eventually("it is tried again and again", async || receiver.ids().iter().filter(|id| *id == "0").count() > 10)
@@ -220,8 +218,7 @@ async fn an_event_that_hangs_holds_up_its_own_lane_only() {
         }
     })
     .await;
-    let setup = Setup::new().await;
-    setup.put(many(50, 4)).await;
+    let setup = Setup::with(many(50, 4)).await;
     let (_token, worker) = setup.run(&receiver, quick());
     setup.delivered(196).await;
     worker.abort();
@@ -236,11 +233,8 @@ async fn a_retry_sends_the_same_bytes() {
         async move { if fails { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK } }
     })
     .await;
-    let setup = Setup::new().await;
-    setup.put([event("1", "x")]).await;
-    let running = setup.run(&receiver, quick());
-    setup.delivered(1).await;
-    stop(running).await;
+    let setup = Setup::with([event("1", "x")]).await;
+    setup.deliver(&receiver, quick(), 1).await;
     assert!(receiver.seen().iter().all(|seen| seen.body == *event("1", "x").body()));
     assert_eq!((receiver.seen().len(), setup.entry("1").await.attempts), (4, 4));
     let attempts =
@@ -256,8 +250,7 @@ async fn retry_after_is_not_undercut() {
         async move { (if busy { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK }, [("retry-after", "1")]) }
     })
     .await;
-    let setup = Setup::new().await;
-    setup.put([event("1", "x")]).await;
+    let setup = Setup::with([event("1", "x")]).await;
     let started = clock::now();
     let running = setup.run(&receiver, quick());
     setup.delivered(1).await;
@@ -268,8 +261,7 @@ async fn retry_after_is_not_undercut() {
 #[tokio::test]
 async fn attempts_end_where_configured() {
     let receiver = Receiver::start(|_| async { StatusCode::BAD_GATEWAY }).await;
-    let setup = Setup::new().await;
-    setup.put([event("1", "x")]).await;
+    let setup = Setup::with([event("1", "x")]).await;
     let running = setup.run(&receiver, Config { max_attempts: NonZeroU32::new(3), ..quick() });
     eventually("it is dead", async || setup.count(State::Dead).await == 1).await;
     stop(running).await;
@@ -281,15 +273,8 @@ async fn attempts_end_where_configured() {
 
 #[tokio::test]
 async fn an_open_circuit_burns_no_attempts_and_recovers_by_itself() {
-    let up = Arc::new(AtomicBool::new(false));
-    let answer = Arc::clone(&up);
-    let receiver = Receiver::start(move |_| {
-        let up = answer.load(Ordering::SeqCst);
-        async move { if up { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE } }
-    })
-    .await;
-    let setup = Setup::new().await;
-    setup.put(many(100, 2)).await;
+    let (receiver, up) = Receiver::switched(StatusCode::SERVICE_UNAVAILABLE).await;
+    let setup = Setup::with(many(100, 2)).await;
     // Without an attempt to spare: what burns one is dead.
     let config = Config { max_attempts: NonZeroU32::new(2), ..quick() };
     let running = setup.run(&receiver, config);
@@ -307,15 +292,8 @@ async fn an_open_circuit_burns_no_attempts_and_recovers_by_itself() {
 
 #[tokio::test]
 async fn a_rotated_token_does_not_burn_the_queue() {
-    let valid = Arc::new(AtomicBool::new(false));
-    let answer = Arc::clone(&valid);
-    let receiver = Receiver::start(move |_| {
-        let valid = answer.load(Ordering::SeqCst);
-        async move { if valid { StatusCode::OK } else { StatusCode::UNAUTHORIZED } }
-    })
-    .await;
-    let setup = Setup::new().await;
-    setup.put(many(30, 2)).await;
+    let (receiver, valid) = Receiver::switched(StatusCode::UNAUTHORIZED).await;
+    let setup = Setup::with(many(30, 2)).await;
     let running = setup.run(&receiver, Config { max_attempts: NonZeroU32::new(1), ..lanes(1, 1) });
     eventually("it probes", async || receiver.seen().len() > 8).await;
     assert!(setup.entries().await.iter().all(|entry| (entry.state, entry.attempts) == (State::Pending, 0)));
@@ -326,11 +304,8 @@ async fn a_rotated_token_does_not_burn_the_queue() {
 
 #[tokio::test]
 async fn a_refusal_is_permanent_once_another_event_is_taken() {
-    let receiver =
-        Receiver::start(|seen| async move { if seen.id() == "0" { StatusCode::FORBIDDEN } else { StatusCode::OK } })
-            .await;
-    let setup = Setup::new().await;
-    setup.put([event("0", "x"), event("1", "x")]).await;
+    let receiver = Receiver::refusing("0", StatusCode::FORBIDDEN).await;
+    let setup = Setup::with([event("0", "x"), event("1", "x")]).await;
     let running = setup.run(&receiver, quick());
     eventually("it is refused", async || receiver.seen().len() > 4).await;
     assert_eq!(setup.entry("0").await.state, State::Pending, "nothing proves yet that it is the event");
@@ -350,15 +325,8 @@ async fn a_refusal_is_permanent_once_another_event_is_taken() {
 /// An event was refused with the old token, another one is taken with the new one: that says nothing about the first.
 #[tokio::test]
 async fn a_refusal_from_before_a_token_was_rotated_is_tried_again_and_not_buried() {
-    let valid = Arc::new(AtomicBool::new(false));
-    let answer = Arc::clone(&valid);
-    let receiver = Receiver::start(move |_| {
-        let valid = answer.load(Ordering::SeqCst);
-        async move { if valid { StatusCode::OK } else { StatusCode::UNAUTHORIZED } }
-    })
-    .await;
-    let setup = Setup::new().await;
-    setup.put([event("0", "x")]).await;
+    let (receiver, valid) = Receiver::switched(StatusCode::UNAUTHORIZED).await;
+    let setup = Setup::with([event("0", "x")]).await;
     let patient = Backoff { initial: Duration::from_secs(1), ..Backoff::default() };
     let running = setup.run(&receiver, Config { backoff: patient, ..quick() });
     eventually("it is refused", async || setup.entry("0").await.reason.is_some()).await;
@@ -371,8 +339,7 @@ async fn a_refusal_from_before_a_token_was_rotated_is_tried_again_and_not_buried
 #[tokio::test]
 async fn a_lone_refused_event_waits_longer_each_time() {
     let receiver = Receiver::start(|_| async { StatusCode::FORBIDDEN }).await;
-    let setup = Setup::new().await;
-    setup.put([event("0", "x")]).await;
+    let setup = Setup::with([event("0", "x")]).await;
     let doubling = Backoff { initial: Duration::from_millis(20), jitter: 0.0, ..Backoff::default() };
     let running = setup.run(&receiver, Config { backoff: doubling, ..quick() });
     let wait = |entry: Entry| entry.next_attempt.duration_since(entry.changed).as_millis();
@@ -386,15 +353,8 @@ async fn a_lone_refused_event_waits_longer_each_time() {
 
 #[tokio::test]
 async fn gone_pauses_the_sink_over_restarts_until_it_is_resumed() {
-    let gone = Arc::new(AtomicBool::new(true));
-    let answer = Arc::clone(&gone);
-    let receiver = Receiver::start(move |_| {
-        let gone = answer.load(Ordering::SeqCst);
-        async move { if gone { StatusCode::GONE } else { StatusCode::OK } }
-    })
-    .await;
-    let setup = Setup::new().await;
-    setup.put(many(10, 1)).await;
+    let (receiver, back) = Receiver::switched(StatusCode::GONE).await;
+    let setup = Setup::with(many(10, 1)).await;
     let running = setup.run(&receiver, lanes(1, 1));
     let id = setup.id;
     let paused = async || setup.store.read(move |c| outbox::paused(c, id)).await.unwrap();
@@ -404,7 +364,7 @@ async fn gone_pauses_the_sink_over_restarts_until_it_is_resumed() {
     assert!(told.contains("status 410") && told.contains("watchfire outbox resume a"), "{told}");
     stop(running).await;
 
-    gone.store(false, Ordering::SeqCst);
+    back.store(true, Ordering::SeqCst);
     let running = setup.run(&receiver, lanes(1, 1));
     eventually("it says so", async || setup.metric(r#"outbox_circuit_state{sink="a",state="paused"}"#) > 0.5).await;
     assert_eq!(receiver.seen().len(), 1, "nothing goes out, before or after the restart");
@@ -424,8 +384,7 @@ async fn what_is_under_way_is_finished_and_noted_when_stopping() {
         async move { gate.wait_for(|open| *open).await.map(drop).unwrap() }
     })
     .await;
-    let setup = Setup::new().await;
-    setup.put(many(50, 1)).await;
+    let setup = Setup::with(many(50, 1)).await;
     let (token, worker) = setup.run(&receiver, lanes(4, 1));
     eventually("four are under way", async || receiver.seen().len() == 4).await;
     token.cancel();
@@ -463,9 +422,7 @@ async fn a_crash_in_the_middle_loses_nothing_and_changes_no_byte() {
 
     let after = Receiver::start(|_| async {}).await;
     let setup = Setup::over(image).await;
-    let running = setup.run(&after, quick());
-    setup.delivered(200).await;
-    stop(running).await;
+    setup.deliver(&after, quick(), 200).await;
     assert_eq!(after.seen().len(), 140, "what was answered is not sent again, what was not is");
     let mut bodies = BTreeMap::new();
     for seen in receiver.seen().iter().chain(&after.seen()) {
@@ -483,8 +440,7 @@ async fn tools_beside_the_service_are_noticed_by_the_poll() {
         if seen.headers.contains_key("x") { StatusCode::OK } else { StatusCode::NOT_FOUND }
     })
     .await;
-    let setup = Setup::new().await;
-    setup.put([event("1", "x")]).await;
+    let setup = Setup::with([event("1", "x")]).await;
     let config = Config { poll: Duration::from_millis(20), ..quick() };
     let running = setup.run(&receiver, config);
     eventually("it is dead", async || setup.count(State::Dead).await == 1).await;
@@ -514,8 +470,7 @@ async fn tools_beside_the_service_are_noticed_without_the_poll() {
 #[tokio::test]
 async fn a_store_that_cannot_be_read_is_told_counted_and_waited_for() {
     let receiver = Receiver::start(|_| async {}).await;
-    let setup = Setup::new().await;
-    setup.put(many(3, 2)).await;
+    let setup = Setup::with(many(3, 2)).await;
     let tool = Connection::open(setup.store.path()).unwrap();
     tool.execute_batch("ALTER TABLE sinks RENAME TO elsewhere").unwrap();
     let running = setup.run(&receiver, quick());
@@ -543,8 +498,7 @@ async fn liveness_follows_the_loop() {
 #[tokio::test]
 async fn outcomes_are_noted_even_if_the_store_fails_for_a_while() {
     let receiver = Receiver::start(|_| async {}).await;
-    let setup = Setup::new().await;
-    setup.put(many(3, 2)).await;
+    let setup = Setup::with(many(3, 2)).await;
     let tool = Connection::open(setup.store.path()).unwrap();
     let trigger = "CREATE TRIGGER broken BEFORE UPDATE OF state ON deliveries BEGIN SELECT RAISE(ABORT, 'broken'); END";
     tool.execute_batch(trigger).unwrap();
@@ -559,13 +513,10 @@ async fn outcomes_are_noted_even_if_the_store_fails_for_a_while() {
 #[tokio::test]
 async fn a_body_that_is_no_event_becomes_a_dead_letter() {
     let receiver = Receiver::start(|_| async {}).await;
-    let setup = Setup::new().await;
-    setup.put(many(1, 2)).await;
+    let setup = Setup::with(many(1, 2)).await;
     let spoil = |tx: &Tx<'_>| Ok(tx.execute("UPDATE events SET body = x'00' WHERE id = '0'", [])?);
     setup.store.write(spoil).await.unwrap();
-    let running = setup.run(&receiver, quick());
-    setup.delivered(1).await;
-    stop(running).await;
+    setup.deliver(&receiver, quick(), 1).await;
     assert_eq!((receiver.ids(), setup.entry("0").await.state), (vec!["1".to_owned()], State::Dead));
 }
 
@@ -581,8 +532,7 @@ async fn a_worker_ends_with_an_error_when_its_store_is_closed() {
 #[tokio::test]
 async fn metrics_follow_the_queue() {
     let receiver = Receiver::start(|_| async { StatusCode::SERVICE_UNAVAILABLE }).await;
-    let setup = Setup::new().await;
-    setup.put(many(4, 2)).await;
+    let setup = Setup::with(many(4, 2)).await;
     let running = setup.run(&receiver, Config { poll: Duration::from_millis(20), ..quick() });
     eventually("it is measured", async || {
         setup.metric(r#"outbox_deliveries_pending{sink="a"}"#) > 7.5
@@ -616,8 +566,7 @@ impl EventSink for Forgetful {
 
 #[tokio::test]
 async fn windows_are_filled_and_what_a_sink_forgets_is_sent_again() {
-    let setup = Setup::new().await;
-    setup.put(many(250, 1)).await;
+    let setup = Setup::with(many(250, 1)).await;
     let sink = Arc::new(Forgetful(Mutex::default()));
     let running = start(setup.worker_to(Arc::clone(&sink) as _, lanes(1, 100)));
     setup.delivered(250).await;
@@ -628,15 +577,8 @@ async fn windows_are_filled_and_what_a_sink_forgets_is_sent_again() {
 #[tokio::test]
 async fn a_sink_that_is_down_is_logged_once_per_change() {
     log_of_this_thread();
-    let up = Arc::new(AtomicBool::new(false));
-    let answer = Arc::clone(&up);
-    let receiver = Receiver::start(move |_| {
-        let up = answer.load(Ordering::SeqCst);
-        async move { if up { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE } }
-    })
-    .await;
-    let setup = Setup::new().await;
-    setup.put(many(50, 2)).await;
+    let (receiver, up) = Receiver::switched(StatusCode::SERVICE_UNAVAILABLE).await;
+    let setup = Setup::with(many(50, 2)).await;
     let running = setup.run(&receiver, quick());
     eventually("it probed a few times", async || receiver.seen().len() > 30).await;
     up.store(true, Ordering::SeqCst);
