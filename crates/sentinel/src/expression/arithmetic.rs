@@ -49,33 +49,26 @@ pub(super) fn negate<'v>(value: &Value<'v>) -> Result<Value<'v>, Trouble> {
     }
 }
 
-fn integers(operator: Binary, left: i64, right: i64) -> Result<Option<i64>, Trouble> {
-    if right == 0 && matches!(operator, Binary::Divide | Binary::Remainder) {
-        return Err(by_zero());
-    }
-    Ok(match operator {
-        Binary::Add => left.checked_add(right),
-        Binary::Subtract => left.checked_sub(right),
-        Binary::Multiply => left.checked_mul(right),
-        Binary::Divide => left.checked_div(right),
-        Binary::Remainder => left.checked_rem(right),
-        _ => None,
-    })
+/// Calculates with one kind of whole numbers: nothing where the result cannot be held.
+macro_rules! whole {
+    ($name:ident, $number:ty) => {
+        fn $name(operator: Binary, left: $number, right: $number) -> Result<Option<$number>, Trouble> {
+            if right == 0 && matches!(operator, Binary::Divide | Binary::Remainder) {
+                return Err(by_zero());
+            }
+            Ok(match operator {
+                Binary::Add => left.checked_add(right),
+                Binary::Subtract => left.checked_sub(right),
+                Binary::Multiply => left.checked_mul(right),
+                Binary::Divide => left.checked_div(right),
+                Binary::Remainder => left.checked_rem(right),
+                _ => None,
+            })
+        }
+    };
 }
-
-fn unsigned(operator: Binary, left: u64, right: u64) -> Result<Option<u64>, Trouble> {
-    if right == 0 && matches!(operator, Binary::Divide | Binary::Remainder) {
-        return Err(by_zero());
-    }
-    Ok(match operator {
-        Binary::Add => left.checked_add(right),
-        Binary::Subtract => left.checked_sub(right),
-        Binary::Multiply => left.checked_mul(right),
-        Binary::Divide => left.checked_div(right),
-        Binary::Remainder => left.checked_rem(right),
-        _ => None,
-    })
-}
+whole!(integers, i64);
+whole!(unsigned, u64);
 
 fn overflow(sign: &str) -> Trouble {
     Trouble::new(Kind::Overflow, format!("{sign} goes beyond what can be held"))
