@@ -11,6 +11,9 @@ use crate::config::Env;
 /// Where every client looks first.
 const VARIABLE: &str = "SSL_CERT_FILE";
 
+/// Where they look besides.
+const FOLDERS: &str = "SSL_CERT_DIR";
+
 /// What an open file of this process is called by itself.
 const OPEN_FILES: &str = "/proc/self/fd/";
 
@@ -22,12 +25,19 @@ pub fn are_built_in(env: &Env) -> bool {
 /// Makes sure that there are authorities to trust: where the system has none, starts the program again with those built
 /// into it. Call it first in `main`, before anything is read or begun.
 ///
-/// Returns if there is nothing to do, or if it cannot be done; then no client can be built that may speak TLS.
+/// Returns if there is nothing to do, or if it cannot be done; then no client can be built that may speak TLS. Whoever
+/// has said whom to trust is never given others in their place.
 #[cfg(target_os = "linux")]
 pub fn ensure() -> io::Result<()> {
+    let env = Env::from_process();
     // Once is enough: what cannot be read the second time cannot be read the third time.
-    if are_built_in(&Env::from_process()) || !rustls_native_certs::load_native_certs().certs.is_empty() {
+    if are_built_in(&env) || !rustls_native_certs::load_native_certs().certs.is_empty() {
         return Ok(());
+    }
+    if let Some((name, value)) = [VARIABLE, FOLDERS].iter().find_map(|name| Some((name, env.get(name)?))) {
+        return Err(io::Error::other(format!(
+            "{name}={value} holds none; correct it, or unset it to trust those built in"
+        )));
     }
     Err(linux::start_again())
 }
@@ -51,7 +61,7 @@ mod linux {
     use base64::prelude::BASE64_STANDARD;
     use rustix::fs::{MemfdFlags, memfd_create};
 
-    use super::{OPEN_FILES, VARIABLE};
+    use super::{FOLDERS, OPEN_FILES, VARIABLE};
 
     /// Returns only if it fails.
     pub(super) fn start_again() -> io::Error {
@@ -60,7 +70,7 @@ mod linux {
             let mut arguments = std::env::args_os();
             let mut program = Command::new(std::env::current_exe()?);
             program.arg0(arguments.next().unwrap_or_default()).args(arguments);
-            program.env(VARIABLE, format!("{OPEN_FILES}{}", file.as_raw_fd())).env_remove("SSL_CERT_DIR");
+            program.env(VARIABLE, format!("{OPEN_FILES}{}", file.as_raw_fd())).env_remove(FOLDERS);
             io::Result::Ok(program.exec())
         };
         again().unwrap_or_else(|error| error)

@@ -21,7 +21,7 @@ use watchfire_runtime::roots;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let told = |error| note_aside(&format!("use the certificates built in, since the system has none: {error}"));
+    let told = |error| note_aside(&format!("find authorities to trust: {error}"));
     roots::ensure().unwrap_or_else(told);
     match Cli::try_parse_from(cli::arguments(std::env::args_os())) {
         Ok(cli) => run(cli.command).map_or_else(|failure| failure.complain(), |()| ExitCode::SUCCESS),

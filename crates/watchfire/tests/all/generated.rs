@@ -104,7 +104,10 @@ const OTHER: [(&str, &str); 22] = [
         "Which resources have a span of their own, `sentinel.evaluate`, in the trace of each cycle: ids separated by commas, or `all`. Default: none.",
     ),
     ("SSL_CERT_FILE", "A file in PEM form with the authorities that TLS trusts, in place of the system's."),
-    ("SSL_CERT_DIR", "Folders of such files, separated by colons. Where neither has any, those built in are trusted."),
+    (
+        "SSL_CERT_DIR",
+        "Folders of such files, separated by colons. Where neither is set and the system has none, those built in are trusted.",
+    ),
     ("PUBSUB_EMULATOR_HOST", "`host:port` of a Pub/Sub emulator; a missing topic is then created."),
     (
         "GOOGLE_APPLICATION_CREDENTIALS",

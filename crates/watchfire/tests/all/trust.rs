@@ -13,8 +13,8 @@ use watchfire_testkit::Receiver;
 
 use crate::support::{Api, Setup, run, text};
 
-/// Where an image without certificates has none.
-const NONE: (&str, &str) = ("SSL_CERT_FILE", "/nowhere/ca-certificates.crt");
+/// As in an image without certificates: every client then looks at a file without a name, and nobody has named one.
+const NONE: (&str, &str) = ("SSL_CERT_FILE", "");
 
 /// An empty list over TLS, for whoever trusts an authority that nobody else knows.
 struct Private {
@@ -100,4 +100,12 @@ async fn a_sentinel_without_certificates_says_so_and_works() {
     assert!(trusted.contains("SSL_CERT_FILE=/proc/self/fd/"), "{trusted}");
     let said = sentinel.stop().await;
     assert_eq!(said.matches("the system has no certificates of authorities").count(), 1, "{said}");
+}
+
+#[tokio::test]
+async fn who_is_to_be_trusted_is_never_replaced_by_those_built_in() {
+    let output = run(&["version"], &[("SSL_CERT_FILE", "/nowhere/authority.pem")]).await;
+    let said = text(&output.stderr);
+    assert!(said.contains("SSL_CERT_FILE=/nowhere/authority.pem holds none"), "{said}");
+    assert!(output.status.success());
 }
