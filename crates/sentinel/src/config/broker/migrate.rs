@@ -43,19 +43,35 @@ fn public(name: &str, value: &str, notes: &mut Vec<String>) -> Option<String> {
         notes.push(format!("{name} is secret and not written here: set the variable from a Secret"));
         return None;
     }
-    match Url::parse(value) {
-        Ok(mut url) if name == "BROKER_URL" && (!url.username().is_empty() || url.password().is_some()) => {
-            notes.push(format!(
-                "the user {:?} and the password of {name} are not written here: set BROKER_USER and BROKER_PASSWORD, \
-                 or for the Go sentinel BROKER_RABBITMQ_URL as a whole, from a Secret",
-                url.username()
-            ));
-            // An AMQP address has a host, so that both can be taken away.
-            let _infallible = url.set_username("").and_then(|()| url.set_password(None));
-            Some(url.to_string())
-        }
-        _ => Some(value.to_owned()),
+    // Users and passwords, and keys in path and query.
+    if name == "BROKER_HTTP_SUBSCRIBERS" {
+        notes.push(format!("{name} may hold passwords and is not written here: keep the variable"));
+        return None;
     }
+    if !["BROKER_URL", "BROKER_HOST"].contains(&name) || !value.contains('@') {
+        return Some(value.to_owned());
+    }
+    let Some((user, url)) = without_userinfo(value) else {
+        // Where the password ends only its owner knows: one with `#`, `/` or `?` in it is cut at the wrong place.
+        notes.push(format!(
+            "{name} has an @ and is not written here, since the password in it cannot be told apart: write it anew \
+             without user and password, and set BROKER_USER and BROKER_PASSWORD from a Secret"
+        ));
+        return None;
+    };
+    notes.push(format!(
+        "the user {user:?} and the password of {name} are not written here: set BROKER_USER and BROKER_PASSWORD, or for \
+         the Go sentinel BROKER_RABBITMQ_URL as a whole, from a Secret"
+    ));
+    Some(url)
+}
+
+/// The user of an address, and the address without user and password; nothing where an `@` is left.
+fn without_userinfo(address: &str) -> Option<(String, String)> {
+    let mut url = Url::parse(address).ok()?;
+    let user = url.username().to_owned();
+    url.set_username("").and_then(|()| url.set_password(None)).ok()?;
+    Some((user, url.to_string())).filter(|(_, rest)| !rest.contains('@'))
 }
 
 fn variables(settings: &[(&str, Option<String>)]) -> String {

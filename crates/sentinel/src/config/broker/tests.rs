@@ -5,6 +5,7 @@ use watchfire_delivery::sink::rabbitmq::{ExchangeType, Transport};
 use watchfire_runtime::config::Env;
 
 use super::*;
+use crate::config::{Form, Migrated};
 
 fn load(settings: &[(&str, &str)]) -> Result<(BrokerConfig, String), String> {
     let env: Env = settings.iter().copied().collect();
@@ -349,5 +350,36 @@ fn names_that_no_broker_takes_are_refused() {
     }
     for name in ["abc", "hyperfleet-system-clusters", "a_b.c~d+e%f"] {
         assert!(pubsub(name).is_ok(), "{name}");
+    }
+}
+
+#[test]
+fn no_password_is_migrated_however_an_address_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("seed.yaml");
+    for (setting, kept) in [
+        ("BROKER_URL: amqp://me:hunter2@mq:5673/v", Some("amqp://mq:5673/v")),
+        ("BROKER_URL: amqp://mq:5673/v", Some("amqp://mq:5673/v")),
+        // Not escaped, so that the password ends the address.
+        ("BROKER_URL: amqp://me:hun#hunter2@mq", None),
+        ("BROKER_URL: amqp://me:hun/hunter2@mq", None),
+        ("BROKER_URL: amqp://me:5672/hunter2@mq", None),
+        ("BROKER_URL: amqp://me:5672?hunter2@mq", None),
+        ("BROKER_URL: me:hunter2@mq", None),
+        ("BROKER_HOST: me:hunter2@mq", None),
+        ("BROKER_HTTP_SUBSCRIBERS: dns=http://me:hunter2@dns/", None),
+        ("BROKER_HTTP_SUBSCRIBERS: dns=http://dns/?key=hunter2", None),
+        ("BROKER_PASSWORD: hunter2", None),
+    ] {
+        std::fs::write(&path, format!("{setting}\n")).unwrap();
+        for form in [Form::Flat, Form::HyperFleet] {
+            let Migrated { text, notes } = migrate(&path, Some(form)).unwrap();
+            let (written, name) = (format!("{text}{}", notes.join("\n")), setting.split(':').next().unwrap());
+            assert!(!written.contains("hunter2"), "{setting}:\n{written}");
+            match kept {
+                Some(kept) => assert!(text.contains(kept), "{setting}:\n{written}"),
+                None => assert!(notes.iter().any(|note| note.contains(name) && note.contains("not written here"))),
+            }
+        }
     }
 }
