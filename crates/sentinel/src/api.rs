@@ -318,12 +318,14 @@ impl Api {
             value.set_sensitive(true);
             request = request.header(header::AUTHORIZATION, value);
         }
+        let mut secrets: Vec<_> = token.into_iter().collect();
         for (name, source) in &self.headers {
             let secret = source.current().map_err(|source| Error::Header { name: name.clone(), source })?;
             let mut value = HeaderValue::from_str(secret.expose_secret())
                 .map_err(|_| Error::HeaderCharacters { name: name.clone() })?;
             value.set_sensitive(true);
             request = request.header(name, value);
+            secrets.push(secret);
         }
         if let Some(parent) = traceparent(&Span::current()) {
             request = request.header("traceparent", parent);
@@ -344,7 +346,7 @@ impl Api {
             return Err(Error::Status {
                 url: self.name(),
                 status,
-                detail: problem::explain(content_type, &body, token.as_ref()),
+                detail: problem::explain(content_type, &body, &secrets),
                 retry_after: headers
                     .get(header::RETRY_AFTER)
                     .and_then(|value| value.to_str().ok())
@@ -357,7 +359,7 @@ impl Api {
             Err(source) if content_type.contains("json") => Err(malformed(source)),
             Ok(body) if content_type.contains("json") => Page::parse(body).map_err(malformed),
             _ => {
-                let content_type = problem::quote(content_type, token.as_ref()).chars().take(80).collect();
+                let content_type = problem::quote(content_type, &secrets).chars().take(80).collect();
                 Err(Error::NotJson { url: self.name(), content_type })
             }
         }

@@ -57,7 +57,7 @@ pub struct SentinelConfig {
     pub selector: Selector,
     /// What is sent.
     pub payload: Arc<Payload>,
-    /// The file with every default filled in, for whoever asks what is in effect.
+    /// The file with every default filled in, for whoever asks what is in effect: values of headers are redacted.
     pub effective: RawConfig,
 }
 

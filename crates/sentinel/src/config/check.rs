@@ -202,6 +202,7 @@ fn api(raw: Option<&RawApi>, env: &Env, report: &mut Report<'_>) -> Option<(ApiC
     let effective = RawApi {
         timeout: timeout.map(GoDuration::new),
         page_size: page_size.and_then(|size| u32::try_from(size).ok()),
+        headers: raw.headers.map(|headers| headers.into_iter().map(|(name, value)| (name, value.redacted())).collect()),
         ..raw
     };
     let config = ApiConfig {

@@ -10,6 +10,7 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use watchfire_runtime::duration::GoDuration;
+use watchfire_runtime::redact::REDACTED;
 
 /// The file as typed. Every key is optional here; what is required is checked afterwards, so that all is told at once.
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
@@ -73,14 +74,33 @@ pub struct RawApi {
     pub ca_file: Option<PathBuf>,
 }
 
-/// The value of a header, as typed.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
+/// The value of a header, as typed; `Debug` shows none that stands here itself.
+#[derive(Clone, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum RawHeader {
     /// Itself.
     Text(String),
     /// Where it stands.
     From(RawHeaderSource),
+}
+
+impl RawHeader {
+    /// The same with a mark in place of a value: many are secret, and only their owner knows which.
+    pub(super) fn redacted(self) -> Self {
+        match self {
+            Self::Text(_) => Self::Text(REDACTED.to_owned()),
+            Self::From(source) => Self::From(source),
+        }
+    }
+}
+
+impl fmt::Debug for RawHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(_) => f.write_str(REDACTED),
+            Self::From(source) => fmt::Debug::fmt(source, f),
+        }
+    }
 }
 
 /// Where the value of a header stands.

@@ -1,6 +1,8 @@
 //! The form of today's HyperFleet: read, refused, and the same as the other one.
 
+use secrecy::ExposeSecret;
 use watchfire_runtime::config::Env;
+use watchfire_runtime::redact::to_yaml;
 use watchfire_runtime::telemetry::{LogFormat, LogOutput};
 
 use super::super::*;
@@ -214,6 +216,31 @@ fn headers_come_from_the_file_or_for_secrets_from_elsewhere() {
         let told = refused(&with(headers), &[]);
         assert!(told.contains(part), "{headers}: {told}");
     }
+}
+
+#[test]
+fn the_value_of_a_header_is_sent_and_migrated_and_never_shown() {
+    let key = "k3y-of-tenant";
+    for text in [
+        format!("{NESTED}    headers: {{X-Key: {key}, X-Other: {{file: /run/key}}}}\nresource_type: c\n"),
+        format!("resource_type: c\nhyperfleet_api:\n  endpoint: http://x\n  headers: {{X-Key: {key}}}\n"),
+    ] {
+        let Reading { sentinel, process, .. } = reading(&text, &[], &[]).unwrap();
+        let (config, process) = (sentinel.unwrap(), process.unwrap());
+        assert_eq!(config.api.headers[0].1.current().unwrap().expose_secret(), key);
+        let shown = to_yaml(&config.file(&process)).unwrap();
+        assert!(shown.contains("X-Key: <redacted>"), "{shown}");
+        assert_eq!(shown.contains("file: /run/key"), text.contains("/run/key"), "where it stands is no secret");
+        for said in [shown, format!("{config:?}")] {
+            assert!(!said.contains(key), "{said}");
+        }
+        let migrated = migrate(&Text::new("a.yaml", text.as_str()), None).unwrap().text;
+        assert!(migrated.contains(&format!("X-Key: {key}")), "{migrated}");
+    }
+    let raw =
+        Text::new("a.yaml", format!("hyperfleet_api: {{headers: {{X-Key: {key}}}}}")).parse::<RawConfig>().unwrap();
+    let said = format!("{:?}", raw.value);
+    assert!(said.contains("<redacted>") && !said.contains(key), "{said}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use crate::support::{Api, Process, Setup, command, get, text};
 const TOKEN: &str = "tok3n-of-the-api";
 const PASSWORD: &str = "hunter2-of-the-broker";
 const USERINFO: &str = "pa55-of-the-subscriber";
+const HEADER: &str = "k3y-of-the-tenant";
 
 /// Every library at its loudest, also those that are tamed by default.
 const LOUD: &str = "trace,hyper=trace,hyper_util=trace,reqwest=trace,h2=trace,rustls=trace,lapin=trace,tower=trace";
@@ -16,7 +17,7 @@ const LOUD: &str = "trace,hyper=trace,hyper_util=trace,reqwest=trace,h2=trace,ru
 fn check(what: &str, said: &str) {
     assert!(!said.is_empty(), "{what} says nothing");
     // `cGE1NS1vZi10aGUtc3Vic2NyaWJlcg` is the userinfo's password as basic authentication would show it.
-    for secret in [TOKEN, PASSWORD, USERINFO, "cGE1NS1vZi10aGUtc3Vic2NyaWJlcg", "OnBhNTUtb2Yt"] {
+    for secret in [TOKEN, PASSWORD, USERINFO, HEADER, "cGE1NS1vZi10aGUtc3Vic2NyaWJlcg", "OnBhNTUtb2Yt"] {
         let line = said.lines().find(|line| line.contains(secret));
         assert!(line.is_none(), "{what} tells {secret}: {line:?}");
     }
@@ -36,7 +37,10 @@ async fn no_secret_of_api_and_subscribers_is_in_logs_pages_and_settings() {
         let subscriber = receiver.url().replace("http://", &format!("http://user:{USERINFO}@"));
         let setup = Setup::new(&api.url, "poll_interval: 200ms", &format!("{subscriber}/e?key={PASSWORD}"))
             .env("HYPERFLEET_API_TOKEN", TOKEN)
+            .env("HYPERFLEET_DEBUG_CONFIG", "true")
             .arg("--log-level", level);
+        let file = std::fs::read_to_string(&setup.args[1]).unwrap();
+        std::fs::write(&setup.args[1], format!("{file}  headers: {{X-Api-Key: {HEADER}}}\n")).unwrap();
         let sentinel = setup.start().await;
         let requests = receiver.wait_for(3).await;
         let credentials = requests[0].header("authorization");
@@ -50,7 +54,9 @@ async fn no_secret_of_api_and_subscribers_is_in_logs_pages_and_settings() {
         let denied: Value = serde_json::from_str(&sentinel.readiness(503).await).unwrap();
         check("the refusal", &denied.to_string());
         assert!(denied.to_string().contains("HYPERFLEET_API_TOKEN"), "{denied}");
-        check("the log", &sentinel.stop().await);
+        let log = sentinel.stop().await;
+        check("the log", &log);
+        assert!(log.contains("X-Api-Key"), "the configuration in effect is in it");
         for task in ["show", "check"] {
             let mut command = command(&["config", task, "--config", &setup.args[1]]);
             let output = command.envs(setup.env.iter().cloned()).output().await.unwrap();
