@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 use tracing::{debug, warn};
+use watchfire_runtime::chain;
 
 use super::{Api, Error, OnFailure};
 use crate::expression::{Expression, Facts};
@@ -96,16 +97,15 @@ impl Projection {
 
     /// Gives the projection up where the API has begun to refuse it: the next walk asks for whole resources.
     pub fn refused(&mut self, error: &Error) {
-        if matches!(error, Error::Status { status, .. } if matches!(status.as_u16(), 400 | 422)) {
-            if self.fields().is_some() {
-                warn!("the API refuses the projection that it took before; asking for whole resources");
-            }
+        if self.fields().is_some() && is_about_the_query(error) {
+            warn!("the API refuses the projection that it took before; asking for whole resources");
             *self = Self::Off;
         }
     }
 
     /// Compares one resource read whole with the same one projected, unless that is settled already. An empty list
-    /// proves nothing, and neither does a resource that changes in between: both are tried again next time.
+    /// proves nothing, and neither does a resource that changes in between, or an API that is busy or away: they are
+    /// tried again next time, and whole resources are asked for until then. Fails where the API cannot be asked at all.
     pub async fn prove(
         &mut self,
         api: &Api,
@@ -121,7 +121,7 @@ impl Projection {
         for fields in candidates.clone() {
             let mut query = query.clone();
             query.push(("fields", &fields));
-            match api.get(&query, failed).await {
+            match api.once(&query).await {
                 Ok(page) => {
                     let Some(projected) = page.items().next() else { return Ok(()) };
                     if same_resource(whole, projected) && same_input(reads, whole, projected) {
@@ -133,16 +133,24 @@ impl Projection {
                         return Ok(());
                     }
                 }
-                // The whole resource was served a moment ago: it is the projection that the API cannot do.
-                Err(error @ (Error::Connect { .. } | Error::Timeout { .. })) => return Err(error),
-                Err(error) if error.is_auth() => return Err(error),
-                Err(_) => {}
+                Err(error) if is_about_the_query(&error) => {}
+                Err(error) if error.retry_after().is_some() => return Err(error),
+                // That is about the API's day, not about what it can do.
+                Err(error) => {
+                    debug!(error = %chain(&error), "asking for whole resources, and for these fields only next time");
+                    return Ok(());
+                }
             }
         }
         warn!("the API's projection leaves out what the payload needs; asking for whole resources");
         *self = Self::Off;
         Ok(())
     }
+}
+
+/// Whether the API says that it does not take what was asked.
+fn is_about_the_query(error: &Error) -> bool {
+    matches!(error, Error::Status { status, .. } if matches!(status.as_u16(), 400 | 422))
 }
 
 fn same_resource(whole: &str, projected: &str) -> bool {

@@ -9,10 +9,12 @@ use axum::routing::get;
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use watchfire_sentinel::api::Api as Client;
 use watchfire_sentinel::api::paging::{Pages, Query};
 use watchfire_sentinel::resource::parse_id;
 use watchfire_simulator::{Dialect, FleetState, NewResource};
+use watchfire_testkit::{Answer as Reply, Receiver};
 
 use crate::support::{Api, Bench, Memory, Running, minimal, parse};
 
@@ -311,6 +313,56 @@ async fn a_projection_that_is_refused_later_is_given_up() {
     assert!(bench.cycle().await.is_err());
     assert_eq!(bench.cycle().await.unwrap().seen, 1);
     assert!(!log.lock().unwrap().last().unwrap().contains_key("fields"));
+}
+
+/// The API is asked whole first, then projected; then the walk goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_that_is_busy_turns_no_projection_off_for_good() {
+    watchfire_testkit::install_crypto();
+    let resource = r#"{"id":"a","kind":"Cluster","generation":1,"href":"/clusters/a"}"#;
+    let list = Reply::status(200).header("content-type", "application/json");
+    let list = list.body(format!(r#"{{"items":[{resource}],"total":1}}"#));
+    for busy in [429, 500, 503] {
+        let api = Receiver::start().await;
+        api.otherwise(list.clone());
+        api.script([list.clone(), Reply::status(busy)]);
+        let mut bench = Bench::new(&minimal(api.url()), Arc::new(Memory::default()));
+        assert_eq!(bench.cycle().await.unwrap().published, 1, "{busy}");
+        let asked = |requests: Vec<watchfire_testkit::Request>| -> Vec<bool> {
+            requests.iter().map(|it| it.uri.query().unwrap_or_default().contains("fields=")).collect()
+        };
+        assert_eq!(asked(api.take()), [false, true, false], "asked once, and then for the whole, {busy}");
+        assert_eq!(bench.cycle().await.unwrap().seen, 1);
+        assert_eq!(asked(api.take()), [false, true, true], "asked again in the next cycle, and used, {busy}");
+
+        // Where it says for how long, it is left alone, and not asked for anything else.
+        let api = Receiver::start().await;
+        api.otherwise(list.clone());
+        api.script([list.clone(), Reply::status(busy).header("retry-after", "120")]);
+        let mut bench = Bench::new(&minimal(api.url()), Arc::new(Memory::default()));
+        let error = bench.cycle().await.unwrap_err();
+        assert_eq!((error.retry_after(), api.take().len()), (Some(Duration::from_mins(2)), 2), "{busy}");
+        bench.cycle().await.unwrap();
+        assert_eq!(asked(api.take()), [false, true, true], "{busy}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_of_the_whole_says_nothing_about_the_projection() {
+    let refuses = Arc::new(AtomicBool::new(true));
+    let flag = Arc::clone(&refuses);
+    let (url, log, _running) = odd_server(move |_| {
+        if flag.load(Ordering::Relaxed) {
+            return Err(400);
+        }
+        Ok(json!({"items": [{"id": "a", "kind": "Cluster", "generation": 1, "href": "/clusters/a"}], "total": 1}))
+    })
+    .await;
+    let mut bench = Bench::new(&minimal(&url), Arc::new(Memory::default()));
+    assert!(bench.cycle().await.is_err());
+    refuses.store(false, Ordering::Relaxed);
+    assert_eq!(bench.cycle().await.unwrap().seen, 1);
+    assert!(log.lock().unwrap().last().unwrap().contains_key("fields"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
