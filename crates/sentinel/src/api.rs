@@ -65,10 +65,19 @@ pub enum Error {
         /// Its name.
         name: HeaderName,
     },
-    /// The API could not be reached, or the connection broke.
+    /// The API could not be reached, or the connection broke before it answered.
     #[error("reach {url}")]
     Connect {
         /// What was asked, without its query.
+        url: String,
+        /// What the client said.
+        #[source]
+        source: reqwest::Error,
+    },
+    /// The connection broke within the answer, or what came cannot be unpacked.
+    #[error("read the answer of {url} to its end")]
+    Cut {
+        /// What was asked.
         url: String,
         /// What the client said.
         #[source]
@@ -136,6 +145,7 @@ impl Error {
             Self::Token(_) | Self::TokenCharacters | Self::Header { .. } | Self::HeaderCharacters { .. } => true,
             Self::Status { status, .. } => matches!(status.as_u16(), 401 | 403),
             Self::Connect { .. }
+            | Self::Cut { .. }
             | Self::Timeout { .. }
             | Self::NotJson { .. }
             | Self::Malformed { .. }
@@ -160,6 +170,7 @@ impl Error {
                 "check the header's file for line breaks, and that it holds the value alone"
             }
             Self::Connect { .. } => &format!("check {endpoint}, DNS, and that the API is running"),
+            Self::Cut { .. } => "check the API's log for this request, and the limits of proxies in between",
             Self::Timeout { .. } => &format!("check the API's load, or raise {timeout}"),
             Self::Status { status, .. } => match status.as_u16() {
                 400 => "the API does not take this query; check its version and resource_type",
@@ -193,6 +204,7 @@ impl Error {
             | Self::Header { .. }
             | Self::HeaderCharacters { .. }
             | Self::Connect { .. }
+            | Self::Cut { .. }
             | Self::Timeout { .. }
             | Self::NotJson { .. }
             | Self::Malformed { .. }
@@ -203,7 +215,7 @@ impl Error {
 
     fn is_transient(&self) -> bool {
         match self {
-            Self::Connect { .. } | Self::Timeout { .. } => true,
+            Self::Connect { .. } | Self::Cut { .. } | Self::Timeout { .. } => true,
             // An answer that breaks off may be whole the next time; one of another shape will not.
             Self::Malformed { source, .. } => source.is_eof(),
             Self::Status { status, .. } => matches!(status.as_u16(), 408 | 429 | 500..=599),
@@ -330,7 +342,9 @@ impl Api {
         if let Some(parent) = traceparent(&Span::current()) {
             request = request.header("traceparent", parent);
         }
-        let mut response = request.send().await.map_err(|source| self.transport(source))?;
+        let mut response = request.send().await.map_err(|source| {
+            self.late(&source).unwrap_or_else(|| Error::Connect { url: self.name(), source: source.without_url() })
+        })?;
 
         let status = response.status();
         Span::current().record("http.response.status_code", status.as_u16());
@@ -368,7 +382,10 @@ impl Api {
     async fn read(&self, response: &mut reqwest::Response) -> Result<Vec<u8>, Error> {
         let announced = response.content_length().and_then(|length| usize::try_from(length).ok()).unwrap_or(0);
         let mut body = BytesMut::with_capacity(announced.min(1024 * 1024));
-        while let Some(chunk) = response.chunk().await.map_err(|source| self.transport(source))? {
+        let cut = |source: reqwest::Error| {
+            self.late(&source).unwrap_or_else(|| Error::Cut { url: self.name(), source: source.without_url() })
+        };
+        while let Some(chunk) = response.chunk().await.map_err(cut)? {
             if body.len() + chunk.len() > MAX_BODY {
                 return Err(Error::TooLarge { url: self.name() });
             }
@@ -377,12 +394,9 @@ impl Api {
         Ok(body.into())
     }
 
-    fn transport(&self, source: reqwest::Error) -> Error {
-        if source.is_timeout() {
-            Error::Timeout { url: self.name(), after: self.timeout }
-        } else {
-            Error::Connect { url: self.name(), source: source.without_url() }
-        }
+    /// Where the time is over, what broke first does not matter.
+    fn late(&self, source: &reqwest::Error) -> Option<Error> {
+        source.is_timeout().then(|| Error::Timeout { url: self.name(), after: self.timeout })
     }
 
     fn endless(&self, served: u64, counted: u64) -> Error {

@@ -133,19 +133,37 @@ async fn the_wrong_content_type_alone_is_no_reason_to_refuse() {
     assert_eq!(bench.cycle().await.unwrap().published, 1);
 }
 
+/// What lasts is tried for half a minute before the cycle ends; readiness says it from the first attempt on.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_that_is_not_there_is_told_before_the_retries_are_used_up() {
-    let (mut bench, _) = bench("http://127.0.0.1:9");
-    let health = bench.health.clone();
-    let _running = Running::start(async move {
-        let _refused = bench.cycle().await;
-    });
-    watchfire_testkit::eventually(Duration::from_secs(10), "readiness says why", async || {
-        let message = health.readiness().checks["hyperfleet_api"].message.clone();
-        message.contains("reach http://127.0.0.1:9/api/hyperfleet/v1/clusters").then_some(())
-    })
-    .await;
-    assert_eq!(health.liveness().status, Status::Ok);
+async fn what_lasts_is_told_before_the_retries_are_used_up() {
+    for (fault, parts) in [
+        (None, ["reach http://127.0.0.1:9/api/hyperfleet/v1/clusters", "DNS, and that the API is running"]),
+        (Some(Fault::status(500)), ["/api/hyperfleet/v1/clusters: status 500", "check the API's log for this request"]),
+        (Some(Fault::status(503)), ["/api/hyperfleet/v1/clusters: status 503", "check the API's log for this request"]),
+        (Some(Fault::status(429)), ["/api/hyperfleet/v1/clusters: status 429", "raise poll_interval or its limits"]),
+        (Some(Fault::Close), ["reach http://127.0.0.1", "that the API is running"]),
+        (Some(Fault::body(FaultBody::Truncated)), ["read the list of http://127.0.0.1", "the answer breaks off"]),
+        (Some(Fault::body(FaultBody::Cut)), ["read the answer of http://127.0.0.1", "limits of proxies in between"]),
+    ] {
+        let api = Api::start(Dialect::Hyperfleet).await;
+        api.fleet.create("clusters", NewResource::named("alpha")).unwrap();
+        let url = fault.as_ref().map_or("http://127.0.0.1:9", |_| api.url.as_str());
+        if let Some(fault) = fault.clone() {
+            api.fleet.faults().arm(Scope::Lists, fault, Times::Always);
+        }
+        let (mut bench, memory) = bench(url);
+        let health = bench.health.clone();
+        let _running = Running::start(async move {
+            let _refused = bench.cycle().await;
+        });
+        watchfire_testkit::eventually(Duration::from_secs(10), &format!("{fault:?} is told"), async || {
+            let message = health.readiness().checks["hyperfleet_api"].message.clone();
+            parts.iter().all(|part| message.contains(part)).then_some(())
+        })
+        .await;
+        assert_eq!(health.liveness().status, Status::Ok);
+        assert!(memory.events().is_empty());
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
