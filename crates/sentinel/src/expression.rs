@@ -288,8 +288,11 @@ impl Expression {
         for (slot, param) in self.params.iter().enumerate() {
             let value = match run.eval(&param.node) {
                 Ok(value) => {
-                    // A map whose keys JSON cannot have is shown as none.
-                    let shown = serde_json::to_value(&value).unwrap_or(Json::Null);
+                    // A map whose keys JSON cannot have is shown as none, and so is what is far larger than its parts.
+                    let mut writing = Run::new(facts, "", 0);
+                    let shown =
+                        writing.write(param.node.at, &value).ok().and_then(|()| serde_json::to_value(&value).ok());
+                    let shown = shown.unwrap_or(Json::Null);
                     run.set(slot, value);
                     Ok(shown)
                 }
@@ -343,7 +346,9 @@ impl Field {
         facts: Facts<'v>,
         reason: &'v str,
     ) -> Result<Option<impl Serialize + use<'v>>, Failure> {
-        let value = Run::new(facts, reason, self.0.slots).eval(&self.0.node).map_err(|stop| self.0.failure(stop))?;
+        let mut run = Run::new(facts, reason, self.0.slots);
+        let value = run.eval(&self.0.node).map_err(|stop| self.0.failure(stop))?;
+        run.write(self.0.node.at, &value).map_err(|stop| self.0.failure(stop))?;
         Ok(Some(value).filter(|value| !matches!(value, Value::Null)))
     }
 

@@ -95,7 +95,7 @@ impl<'v> Run<'v> {
             Op::Has(of, name) => self.has(of, name),
             Op::Index(nodes) => {
                 let (of, key) = (self.eval(&nodes[0])?, self.eval(&nodes[1])?);
-                self.charge(of.search_cost()).map_err(stop)?;
+                self.charge(of.search_cost(&key)).map_err(stop)?;
                 index(&of, &key).map_err(stop)
             }
             Op::Not(of) => match self.eval(of)? {
@@ -136,9 +136,10 @@ impl<'v> Run<'v> {
     fn select(&mut self, of: &'v Node, name: &'v str) -> Outcome<'v> {
         let value = self.eval(of)?;
         let stop = |trouble| Stop { at: of.at, trouble };
-        self.charge(value.search_cost()).map_err(stop)?;
+        let key = Value::text(name);
+        self.charge(value.search_cost(&key)).map_err(stop)?;
         match value.kind() {
-            Type::Map => value.get(&Value::text(name)).ok_or_else(|| stop(missing(name))),
+            Type::Map => value.get(&key).ok_or_else(|| stop(missing(name))),
             kind => Err(stop(Trouble::new(Kind::WrongType, format!("{kind} has no field {name:?}")))),
         }
     }
@@ -146,8 +147,9 @@ impl<'v> Run<'v> {
     /// Whether there is such a field: what is no map has none.
     fn has(&mut self, of: &'v Node, name: &'v str) -> Outcome<'v> {
         let value = self.eval(of)?;
-        self.charge(value.search_cost()).map_err(|trouble| Stop { at: of.at, trouble })?;
-        Ok(Value::Bool(value.get(&Value::text(name)).is_some()))
+        let key = Value::text(name);
+        self.charge(value.search_cost(&key)).map_err(|trouble| Stop { at: of.at, trouble })?;
+        Ok(Value::Bool(value.get(&key).is_some()))
     }
 
     /// `&&` and `||` in any order: a part that fails does not matter where another one decides.
@@ -175,7 +177,7 @@ impl<'v> Run<'v> {
             if !matches!(key, Value::Bool(_) | Value::Int(_) | Value::Uint(_) | Value::Text(_)) {
                 return Err(stop(no_overload("a key of a map", &[key])));
             }
-            self.charge(made.len()).map_err(stop)?;
+            self.charge(made.len() * (1 + key.bytes() / BYTES_PER_UNIT)).map_err(stop)?;
             let value = self.eval(value)?;
             // The last of equal keys counts, as in Go.
             made.retain(|(known, _)| !value::same_key(known, &key));
@@ -189,7 +191,7 @@ impl<'v> Run<'v> {
         let called = match (function, args.as_slice()) {
             (Function::Condition, [Value::Text(name)]) => {
                 let (found, looked_at) = functions::condition(self.facts.resource, name.as_str());
-                self.charge(looked_at).map(|()| found)
+                self.charge(looked_at * (1 + name.as_str().len() / BYTES_PER_UNIT)).map(|()| found)
             }
             (Function::Summary, []) => Ok(Value::Record(Record::Summary(self.facts.view))),
             (function, args) => functions::call(function, args, &mut |work| self.charge(work)),
@@ -199,7 +201,8 @@ impl<'v> Run<'v> {
 
     fn binary(&mut self, operator: Binary, left: &Value<'v>, right: &Value<'v>) -> Result<Value<'v>, Trouble> {
         let refused = || no_overload(operator.sign(), &[left.clone(), right.clone()]);
-        let ordered = |wanted: fn(Ordering) -> bool| {
+        let ordered = |run: &mut Self, wanted: fn(Ordering) -> bool| {
+            run.charge(left.bytes().min(right.bytes()) / BYTES_PER_UNIT)?;
             let order = value::order(left, right).map_err(|NoOrder| refused())?;
             Ok(Value::Bool(order.is_some_and(wanted)))
         };
@@ -208,10 +211,10 @@ impl<'v> Run<'v> {
                 let equal = value::equal(left, right, &mut |work| self.charge(work))?;
                 Ok(Value::Bool(equal == (operator == Binary::Equal)))
             }
-            Binary::Less => ordered(Ordering::is_lt),
-            Binary::LessOrEqual => ordered(Ordering::is_le),
-            Binary::Greater => ordered(Ordering::is_gt),
-            Binary::GreaterOrEqual => ordered(Ordering::is_ge),
+            Binary::Less => ordered(self, Ordering::is_lt),
+            Binary::LessOrEqual => ordered(self, Ordering::is_le),
+            Binary::Greater => ordered(self, Ordering::is_gt),
+            Binary::GreaterOrEqual => ordered(self, Ordering::is_ge),
             Binary::In => self.contains(left, right)?.map(Value::Bool).ok_or_else(refused),
             Binary::Add => match (left, right) {
                 (Value::Text(left), Value::Text(right)) => self.concat(left, right),
@@ -228,7 +231,7 @@ impl<'v> Run<'v> {
     fn contains(&mut self, wanted: &Value<'v>, of: &Value<'v>) -> Result<Option<bool>, Trouble> {
         match of.kind() {
             Type::Map => {
-                self.charge(of.search_cost())?;
+                self.charge(of.search_cost(wanted))?;
                 Ok(Some(of.get(wanted).is_some()))
             }
             Type::List => {
@@ -294,6 +297,11 @@ impl<'v> Run<'v> {
         }
     }
 
+    /// Accounts for all that will be written of a value.
+    pub(super) fn write(&mut self, at: usize, value: &Value<'_>) -> Result<(), Stop> {
+        value::written(value, &mut |work| self.charge(work)).map_err(|trouble| Stop { at, trouble })
+    }
+
     /// A value that must be true or false.
     pub(super) fn truth(&mut self, node: &'v Node) -> Result<bool, Stop> {
         match self.eval(node)? {
@@ -307,7 +315,7 @@ impl<'v> Run<'v> {
 }
 
 fn missing(name: &str) -> Trouble {
-    Trouble::new(Kind::Missing, format!("there is no {name:?}"))
+    Trouble::new(Kind::Missing, format!("there is no {:?}", functions::shortened(name)))
 }
 
 fn index<'v>(of: &Value<'v>, key: &Value<'v>) -> Result<Value<'v>, Trouble> {

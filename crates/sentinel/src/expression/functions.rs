@@ -90,7 +90,7 @@ pub(super) fn call<'v>(
         }
         (Function::Size, [value]) => value.len().map(int).ok_or_else(|| no_overload("size", args)),
         (Function::Matches, [Value::Text(text), Value::Text(pattern)]) => {
-            charge(REGEX_WORK + matching_work(text.as_str()))?;
+            charge(REGEX_WORK + matching_work(pattern.as_str()) + matching_work(text.as_str()))?;
             let regex = regex(pattern.as_str()).map_err(|why| invalid(format!("matches: {why}")))?;
             Ok(Value::Bool(regex.is_match(text.as_str())))
         }
@@ -103,8 +103,10 @@ pub(super) fn call<'v>(
                 [] => None,
                 _ => return Err(no_overload(&function.to_string(), args)),
             };
+            charge(zone.map_or(0, str::len) / BYTES_PER_UNIT)?;
             let found = time::part_of_timestamp(*time, part, zone);
-            found.map(Value::Int).ok_or_else(|| invalid(format!("unknown time zone {:?}", zone.unwrap_or_default())))
+            let unknown = || invalid(format!("unknown time zone {:?}", shortened(zone.unwrap_or_default())));
+            found.map(Value::Int).ok_or_else(unknown)
         }
         (Function::Part(part), [Value::Duration(nanos)]) => {
             let found = time::part_of_duration(*nanos, part);
@@ -126,10 +128,7 @@ fn convert<'v>(
         return Ok(value.clone());
     }
     let out_of_range = || Trouble::new(Kind::Overflow, format!("{kind} out of range"));
-    let unreadable = |text: &str| {
-        let shown: String = text.chars().take(40).collect();
-        invalid(format!("{shown:?} is no {kind}"))
-    };
+    let unreadable = |text: &str| invalid(format!("{:?} is no {kind}", shortened(text)));
     match (kind, value) {
         (Type::Bool, Value::Text(text)) => match text.as_str() {
             "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(Value::Bool(true)),
@@ -172,6 +171,11 @@ fn convert<'v>(
         }
         (kind, value) => Err(no_overload(kind.name(), std::slice::from_ref(value))),
     }
+}
+
+/// Enough of a text of the resource to recognise it.
+pub(super) fn shortened(text: &str) -> String {
+    text.chars().take(40).collect()
 }
 
 /// `string(x)`.

@@ -20,13 +20,10 @@ pub(super) fn call<'v>(function: Function, args: &[Value<'v>], charge: Charge<'_
     }
     let [Value::Text(text), rest @ ..] = args else { return Err(refused()) };
     let text = text.as_str();
-    charge(text.len() / BYTES_PER_UNIT)?;
+    charge(args.iter().map(Value::bytes).sum::<usize>() / BYTES_PER_UNIT)?;
     let made = |text: String| Ok(Value::made(&text));
     match (function, rest) {
-        (Function::Contains, [Value::Text(part)]) => {
-            charge(part.as_str().len() / BYTES_PER_UNIT)?;
-            Ok(Value::Bool(text.contains(part.as_str())))
-        }
+        (Function::Contains, [Value::Text(part)]) => Ok(Value::Bool(text.contains(part.as_str()))),
         (Function::StartsWith, [Value::Text(part)]) => Ok(Value::Bool(text.starts_with(part.as_str()))),
         (Function::EndsWith, [Value::Text(part)]) => Ok(Value::Bool(text.ends_with(part.as_str()))),
         (Function::CharAt, [Value::Int(at)]) => {

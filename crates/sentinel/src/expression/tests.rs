@@ -241,12 +241,69 @@ fn what_would_take_for_ever_or_a_gigabyte_ends() {
         (Vec::new(), format!("{l}.map(a, resource.spec.text.lowerAscii()).join('') == ''")),
         (Vec::new(), format!("{l}.all(a, resource.spec.text.contains('b') == false)")),
         (Vec::new(), format!("{l}.all(a, resource.spec.text.lastIndexOf('aab') == -1)")),
+        (Vec::new(), format!("{l}.all(a, resource.spec.text <= resource.spec.text)")),
+        (Vec::new(), format!("{l}.all(a, resource.spec.text + 'a' > resource.spec.text)")),
+        (Vec::new(), format!("{l}.exists(a, resource.spec[resource.spec.text] == a)")),
+        (Vec::new(), format!("{l}.exists(a, resource.spec.text in resource.spec)")),
+        (Vec::new(), format!("{l}.exists(a, resource.spec.text in {{'a': 1}})")),
+        (Vec::new(), format!("{l}.exists(a, {{resource.spec.text: 1, resource.spec.text: 2}}.size() == 0)")),
+        (Vec::new(), format!("{l}.exists(a, {{resource.spec.text: 1}} != {{resource.spec.text: 1}})")),
+        (Vec::new(), format!("{l}.exists(a, a.name.indexOf(resource.spec.text) == 1)")),
+        (Vec::new(), format!("{l}.exists(a, a.name.lastIndexOf(resource.spec.text) == 1)")),
+        (Vec::new(), format!("{l}.exists(a, a.name.replace(resource.spec.text, '') == '')")),
+        (Vec::new(), format!("{l}.exists(a, a.name.split(resource.spec.text).size() == 0)")),
+        (Vec::new(), format!("{l}.exists(a, a.name.endsWith(resource.spec.text))")),
+        (Vec::new(), format!("{l}.exists(a, a.name.matches(resource.spec.text))")),
+        (Vec::new(), format!("{l}.exists(a, now.getHours(resource.spec.text) == 25)")),
     ] {
         let expression = Expression::compile(&params, &result).unwrap_or_else(|problems| panic!("{problems:?}"));
         let begun = Instant::now();
         let failure = with(&big, |facts| expression.evaluate(facts)).unwrap_err();
         assert_eq!(failure.kind, Kind::TooExpensive, "{result}: {failure}");
         assert!(begun.elapsed() < Duration::from_secs(5), "{result}: {:?}", begun.elapsed());
+    }
+}
+
+/// The conditions of a resource, all as long as the one that is asked for.
+#[test]
+fn a_condition_is_not_looked_for_at_any_length() {
+    let name = "a".repeat(100_000);
+    let conditions: Vec<_> = (0..100).map(|_| json!({"type": format!("{name}b"), "status": "True"})).collect();
+    let resource = json!({"id": "r", "name": format!("{name}c"), "status": {"conditions": conditions},
+        "spec": {"list": vec![0; 1_000]}});
+    let expression = Expression::compile(&[], "resource.spec.list.exists(a, condition(resource.name).status == 'True')");
+    let failure = with(&resource, |facts| expression.unwrap().evaluate(facts)).unwrap_err();
+    assert_eq!(failure.kind, Kind::TooExpensive, "{failure}");
+}
+
+/// What is made of few steps may still be written out at any length: each of 3,000 elements holds the whole.
+#[test]
+fn what_would_be_written_without_end_is_not_written() {
+    let list: Vec<_> = (0..3_000).collect();
+    let big = json!({"id": "r", "spec": {"list": list, "text": "a".repeat(100_000)}});
+    for source in ["resource.spec.list.map(a, resource.spec)", "resource.spec.list.map(a, {'b': resource.spec.text})"] {
+        let field = Field::compile(source).unwrap();
+        let failure = with(&big, |facts| field.evaluate(facts, "").map(|_| ())).unwrap_err();
+        assert_eq!(failure.kind, Kind::TooExpensive, "{source}: {failure}");
+        assert!(with(&big, |facts| Field::compile("resource.spec").unwrap().evaluate(facts, "").is_ok()));
+    }
+    let doubled = (0..40).map(|at| (format!("t{}", at + 1), format!("[t{at}, t{at}]")));
+    let params: Vec<_> = std::iter::once(("t0".to_owned(), "[1]".to_owned())).chain(doubled).collect();
+    let expression = Expression::compile(&params, "t40.size() == 2").unwrap();
+    let explained = with(&resource(), |facts| {
+        let explained = expression.explain(facts);
+        (explained.params[0].2.clone(), explained.params[40].2.clone(), explained.result)
+    });
+    assert_eq!(explained, (Ok(json!([1])), Ok(Json::Null), Ok(true)));
+}
+
+#[test]
+fn what_is_missing_is_quoted_in_short() {
+    let big = json!({"id": "r", "name": "n".repeat(1_000_000)});
+    for (source, kind) in [("{'a': 1}[resource.name] == 1", Kind::Missing), ("now.getHours(resource.name) == 1", Kind::InvalidArgument)] {
+        let failure = with(&big, |facts| Expression::compile(&[], source).unwrap().evaluate(facts)).unwrap_err();
+        assert_eq!(failure.kind, kind);
+        assert!(failure.to_string().len() < 200, "{}", failure.to_string().len());
     }
 }
 

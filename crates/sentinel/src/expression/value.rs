@@ -303,7 +303,7 @@ pub(super) fn equal<E>(
             let mut others = right.items();
             for item in left.items() {
                 let pair = if is_map {
-                    charge(left.search_cost() + right.search_cost())?;
+                    charge(left.search_cost(&item) + right.search_cost(&item))?;
                     left.get(&item).zip(right.get(&item))
                 } else {
                     Some(item).zip(others.next())
@@ -324,12 +324,37 @@ pub(super) const BYTES_PER_UNIT: usize = 16;
 
 impl Value<'_> {
     /// What it costs to look a key up.
-    pub(super) fn search_cost(&self) -> usize {
-        match self {
+    pub(super) fn search_cost(&self, key: &Value<'_>) -> usize {
+        let entries = match self {
             Self::Map(entries) => entries.len(),
             _ => 1,
+        };
+        entries.saturating_mul(1 + key.bytes() / BYTES_PER_UNIT)
+    }
+
+    /// How long a text is; what is none counts as a step alone.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.as_str().len(),
+            _ => 0,
         }
     }
+}
+
+/// Tells `charge` of all that is written of a value. Its parts may be shared, so that it is far larger than what it was
+/// made of.
+pub(super) fn written<E>(value: &Value<'_>, charge: &mut dyn FnMut(usize) -> Result<(), E>) -> Result<(), E> {
+    charge(1 + value.bytes() / BYTES_PER_UNIT)?;
+    let is_map = value.kind() == Type::Map;
+    for item in value.items() {
+        if is_map {
+            charge(value.search_cost(&item))?;
+            value.get(&item).map_or(Ok(()), |value| written(&value, charge))?;
+        } else {
+            written(&item, charge)?;
+        }
+    }
+    Ok(())
 }
 
 /// These types have no order.

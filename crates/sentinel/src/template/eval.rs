@@ -155,7 +155,8 @@ impl<'v> Eval<'v, '_> {
                 }
             }
             Value::Map(map) => {
-                self.spend(map.len(), at)?;
+                // Keys that begin alike are compared to their ends.
+                self.spend(map.keys().map(|key| 1 + key.len()).sum(), at)?;
                 let mut entries: Vec<_> = map.iter().collect();
                 entries.sort_unstable_by_key(|(key, _)| key.as_str());
                 for (key, item) in entries {
@@ -290,13 +291,20 @@ impl<'v> Eval<'v, '_> {
             (Function::Not, [arg]) => Ok(Value::Bool(!arg.is_true())),
             (Function::Eq, [first, others @ ..]) => self.equal_any(first, others, call.at)?.map(Value::Bool),
             (Function::Ne, [a, b]) => self.equal_any(a, std::slice::from_ref(b), call.at)?.map(|eq| Value::Bool(!eq)),
-            (Function::Lt, [a, b]) => self.ordered(a, b, |o| o == Some(Ordering::Less)),
-            (Function::Le, [a, b]) => self.ordered(a, b, |o| matches!(o, Some(Ordering::Less | Ordering::Equal))),
+            (Function::Lt, [a, b]) => self.ordered(a, b, call.at, |o| o == Some(Ordering::Less))?,
+            (Function::Le, [a, b]) => {
+                self.ordered(a, b, call.at, |o| matches!(o, Some(Ordering::Less | Ordering::Equal)))?
+            }
             // Go's own definitions: greater is "not less or equal", so that a NaN is greater than everything.
-            (Function::Gt, [a, b]) => self.ordered(a, b, |o| !matches!(o, Some(Ordering::Less | Ordering::Equal))),
-            (Function::Ge, [a, b]) => self.ordered(a, b, |o| o != Some(Ordering::Less)),
+            (Function::Gt, [a, b]) => {
+                self.ordered(a, b, call.at, |o| !matches!(o, Some(Ordering::Less | Ordering::Equal)))?
+            }
+            (Function::Ge, [a, b]) => self.ordered(a, b, call.at, |o| o != Some(Ordering::Less))?,
             (Function::Len, [arg]) => self.length(arg),
-            (Function::Index, [item, keys @ ..]) => self.index(item, keys, &call.text),
+            (Function::Index, [item, keys @ ..]) => {
+                self.spend(keys.iter().map(bytes).sum(), call.at)?;
+                self.index(item, keys, &call.text)
+            }
             (Function::Print | Function::Println | Function::Printf, args) => self.print(call.function, args),
             (function, _) => Err(format!("wrong number of arguments for {}", function.name())),
         };
@@ -330,7 +338,7 @@ impl<'v> Eval<'v, '_> {
             }
         }
         for other in others {
-            self.spend(first.as_str().map_or(0, str::len).min(other.as_str().map_or(0, str::len)), at)?;
+            self.spend(bytes(first).min(bytes(other)), at)?;
             match first.equals(other) {
                 Ok(false) => {}
                 decided => return Ok(decided),
@@ -343,11 +351,13 @@ impl<'v> Eval<'v, '_> {
         &mut self,
         a: &Value<'v>,
         b: &Value<'v>,
+        at: usize,
         test: impl FnOnce(Option<Ordering>) -> bool,
-    ) -> Result<Value<'v>, String> {
+    ) -> Run<Result<Value<'v>, String>> {
         self.report(a);
         self.report(b);
-        a.order(b).map(|order| Value::Bool(test(order)))
+        self.spend(bytes(a).min(bytes(b)), at)?;
+        Ok(a.order(b).map(|order| Value::Bool(test(order))))
     }
 
     fn length(&mut self, arg: &Value<'v>) -> Result<Value<'v>, String> {
@@ -408,6 +418,11 @@ impl<'v> Eval<'v, '_> {
 
 fn fail<T>(at: usize, what: impl Into<String>) -> Run<T> {
     Err(Stop { what: what.into(), at })
+}
+
+/// How long a text is.
+fn bytes(value: &Value<'_>) -> usize {
+    value.as_str().map_or(0, str::len)
 }
 
 fn entry<'v>(map: &'v Map<String, Json>, key: &str, text: &'v str) -> Value<'v> {

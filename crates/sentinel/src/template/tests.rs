@@ -317,13 +317,19 @@ fn output_is_bounded() {
 #[test]
 fn work_is_bounded() {
     let map: serde_json::Map<_, _> = (0..10_000).map(|i| (i.to_string(), json!(i))).collect();
-    let data =
-        json!({"n": i64::MAX, "map": map, "s": "x".repeat(500_000), "list": vec![0; 1000], "big": vec!["y"; 100_000]});
+    let data = json!({"n": i64::MAX, "map": map, "s": "x".repeat(500_000), "list": vec![0; 1000], "big": vec!["y"; 100_000],
+            "long": {"x".repeat(100_000): 1}});
     for source in [
         "{{range .n}}{{end}}",
         "{{range 9223372036854775807}}{{continue}}{{end}}",
         "{{range .list}}{{range $.list}}{{range $.list}}{{end}}{{end}}{{end}}",
         "{{range .list}}{{if eq $.s $.s}}{{end}}{{end}}",
+        "{{range .list}}{{if lt $.s $.s}}{{end}}{{end}}",
+        "{{range .list}}{{if le $.s $.s}}{{end}}{{end}}",
+        "{{range .list}}{{if gt $.s $.s}}{{end}}{{end}}",
+        "{{range .list}}{{if ge $.s $.s}}{{end}}{{end}}",
+        "{{range .list}}{{if index $.map $.s}}{{end}}{{end}}",
+        "{{range .list}}{{range $.long}}{{break}}{{end}}{{end}}",
         "{{range .list}}{{$x := print $.s}}{{end}}",
         "{{range .list}}{{range $.map}}{{break}}{{end}}{{end}}",
         "{{range .list}}{{$x := printf \"%100000d\" 1}}{{end}}",
