@@ -229,15 +229,15 @@ impl Expression {
                 problems.push(problem(part.clone(), source, fault));
             }
             // A param that is wrong is known all the same, so that what uses it is not wrong, too.
-            let mut ty = None;
+            let (mut ty, mut nesting) = (None, 0);
             match compile::compile(source, &declared, &later, Purpose::Param) {
                 Ok(planned) => {
-                    ty = planned.ty;
+                    (ty, nesting) = (planned.ty, planned.nesting);
                     compiled.push(Compiled::new(part, source, planned));
                 }
                 Err(faults) => problems.extend(faults.into_iter().map(|fault| problem(part.clone(), source, fault))),
             }
-            declared.push(Declared { name: name.clone(), ty });
+            declared.push(Declared { name: name.clone(), ty, nesting });
             later.retain(|later| later != name);
         }
         match compile::compile(result, &declared, &[], Purpose::Result) {

@@ -9,6 +9,10 @@ pub const MAX_SOURCE: usize = 4 * 1024;
 /// How deep brackets nest.
 pub const MAX_NESTING: usize = 64;
 
+/// How deep lists and maps may nest in a value that params put together: comparing recurses this far, and as deep as
+/// the resource's own JSON. A few hundred bytes of stack for each.
+pub(super) const MAX_VALUE_NESTING: usize = 256;
+
 /// Where a source goes beyond a bound, and which.
 pub(super) fn check(source: &str) -> Result<(), (usize, String)> {
     if source.len() > MAX_SOURCE {

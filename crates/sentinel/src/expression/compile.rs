@@ -52,6 +52,8 @@ pub(super) enum Purpose {
 pub(super) struct Declared {
     pub(super) name: String,
     pub(super) ty: Known,
+    /// How deep lists and maps nest in its value.
+    pub(super) nesting: usize,
 }
 
 /// A compiled source.
@@ -61,6 +63,8 @@ pub(super) struct Planned {
     pub(super) ty: Known,
     /// How many slots it needs, those of the params before it included.
     pub(super) slots: usize,
+    /// How deep lists and maps nest in its value, those of the params in it included.
+    pub(super) nesting: usize,
 }
 
 /// Runs `work` where the parser cannot exhaust the stack.

@@ -3,6 +3,7 @@
 
 use cel_core::{BinaryOp, ComprehensionData, Expr, SpannedExpr, UnaryOp};
 
+use super::bounds::MAX_VALUE_NESTING;
 use super::compile::{Declared, Fault, Planned, Purpose};
 use super::eval::Trouble;
 use super::functions::{self, Function};
@@ -48,6 +49,8 @@ pub(super) struct Planner<'a> {
     /// The slots: the params, then the variables of the macros around here.
     names: Vec<(&'a str, Known)>,
     params: usize,
+    /// How deep the values of the params nest.
+    nestings: Vec<usize>,
     slots: usize,
     later: &'a [&'a str],
     purpose: Purpose,
@@ -59,7 +62,8 @@ impl<'a> Planner<'a> {
     pub(super) fn new(declared: &'a [Declared], later: &'a [&'a str], purpose: Purpose) -> Self {
         let names: Vec<_> = declared.iter().map(|param| (param.name.as_str(), param.ty)).collect();
         let (params, slots) = (names.len(), names.len());
-        Self { names, params, slots, later, purpose, depth: 0, faults: Vec::new() }
+        let nestings = declared.iter().map(|param| param.nesting).collect();
+        Self { names, params, nestings, slots, later, purpose, depth: 0, faults: Vec::new() }
     }
 
     /// Plans a whole source, or tells all that is wrong with it.
@@ -68,7 +72,17 @@ impl<'a> Planner<'a> {
         if self.purpose == Purpose::Result {
             self.must_be_bool(expr, ty, "the result");
         }
-        if self.faults.is_empty() { Ok(Planned { node, ty, slots: self.slots }) } else { Err(self.faults) }
+        let mut nesting = 0;
+        if self.faults.is_empty() {
+            nesting = node.nesting(&mut self.nestings);
+            if nesting > MAX_VALUE_NESTING {
+                let reason = format!("with the params in it, its value nests deeper than {MAX_VALUE_NESTING}");
+                self.fault(expr, reason, "put lists into lists in fewer params");
+            }
+        }
+        // A number, or a truth, of what nests is flat again.
+        let nesting = if ty.is_none_or(|ty| matches!(ty, Type::List | Type::Map)) { nesting } else { 0 };
+        if self.faults.is_empty() { Ok(Planned { node, ty, slots: self.slots, nesting }) } else { Err(self.faults) }
     }
 
     /// Plans a part; after a fault what is returned does not matter.

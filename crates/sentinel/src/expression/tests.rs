@@ -210,6 +210,39 @@ fn what_nests_or_grows_without_end_is_refused() {
     }
 }
 
+/// Each param nests within its own bound, and what they make together is compared on the stack of a worker.
+#[test]
+fn what_params_nest_together_is_bounded() {
+    let nested = |params: usize, open: &str, close: &str, times: usize| {
+        let deeper = |at: usize| {
+            let before = at.checked_sub(1).map_or_else(|| "[1]".to_owned(), |before| format!("p{before}"));
+            (format!("p{at}"), format!("{}{before}{}", open.repeat(times), close.repeat(times)))
+        };
+        (0..params).map(deeper).collect::<Vec<_>>()
+    };
+    for (open, close, times) in [
+        ("[", "]", 60),
+        ("{1: ", "}", 60),
+        ("dyn([", "])", 30),
+        ("[true ? [] : ", "]", 60),
+        ("[[1] + ", "]", 30),
+        ("[[1].map(a, [", "])]", 2),
+    ] {
+        let told: Vec<_> = match Expression::compile(&nested(100, open, close, times), "p99 == p99") {
+            Ok(_) => panic!("{open} is accepted"),
+            Err(problems) => problems.iter().map(ToString::to_string).collect(),
+        };
+        assert!(told[0].contains("its value nests deeper than 256"), "{open}: {told:?}");
+    }
+    let flat: Vec<_> =
+        (0..100).map(|at| (format!("p{at}"), format!("{}1{} == [1]", "[".repeat(9), "]".repeat(9)))).collect();
+    assert!(Expression::compile(&flat, "p99").is_ok(), "what is true or false nests no deeper");
+    let deepest = Expression::compile(&nested(4, "[", "]", 60), "p3 == p3 && p3 != [p2]").unwrap();
+    let worker = std::thread::Builder::new().stack_size(2 << 20);
+    let compared = worker.spawn(move || with(&resource(), |facts| deepest.evaluate(facts)));
+    assert_eq!(compared.unwrap().join().unwrap(), Ok(true));
+}
+
 /// What is accepted may still be run over a resource of any size.
 #[test]
 fn what_would_take_for_ever_or_a_gigabyte_ends() {
@@ -271,7 +304,8 @@ fn a_condition_is_not_looked_for_at_any_length() {
     let conditions: Vec<_> = (0..100).map(|_| json!({"type": format!("{name}b"), "status": "True"})).collect();
     let resource = json!({"id": "r", "name": format!("{name}c"), "status": {"conditions": conditions},
         "spec": {"list": vec![0; 1_000]}});
-    let expression = Expression::compile(&[], "resource.spec.list.exists(a, condition(resource.name).status == 'True')");
+    let expression =
+        Expression::compile(&[], "resource.spec.list.exists(a, condition(resource.name).status == 'True')");
     let failure = with(&resource, |facts| expression.unwrap().evaluate(facts)).unwrap_err();
     assert_eq!(failure.kind, Kind::TooExpensive, "{failure}");
 }
@@ -300,7 +334,9 @@ fn what_would_be_written_without_end_is_not_written() {
 #[test]
 fn what_is_missing_is_quoted_in_short() {
     let big = json!({"id": "r", "name": "n".repeat(1_000_000)});
-    for (source, kind) in [("{'a': 1}[resource.name] == 1", Kind::Missing), ("now.getHours(resource.name) == 1", Kind::InvalidArgument)] {
+    for (source, kind) in
+        [("{'a': 1}[resource.name] == 1", Kind::Missing), ("now.getHours(resource.name) == 1", Kind::InvalidArgument)]
+    {
         let failure = with(&big, |facts| Expression::compile(&[], source).unwrap().evaluate(facts)).unwrap_err();
         assert_eq!(failure.kind, kind);
         assert!(failure.to_string().len() < 200, "{}", failure.to_string().len());

@@ -83,6 +83,43 @@ pub(super) enum What {
 }
 
 impl Node {
+    /// How deep lists and maps nest in its value, but for those of the resource; `slots` says it of params and variables.
+    pub(super) fn nesting(&self, slots: &mut Vec<usize>) -> usize {
+        let mut deepest = |nodes: &[Node]| nodes.iter().map(|node| node.nesting(slots)).max().unwrap_or(0);
+        match &self.op {
+            Op::Slot(slot) => slots.get(*slot).copied().unwrap_or(0),
+            Op::List(nodes) => 1 + deepest(nodes),
+            Op::Map(entries) => 1 + entries.iter().map(|entry| deepest(entry)).max().unwrap_or(0),
+            Op::Select(of, _) => of.nesting(slots),
+            // Whichever of them it is: a choice, two lists put together, an element, what `dyn` was given.
+            Op::Conditional(nodes) => deepest(&nodes[..]),
+            Op::Binary(_, nodes) | Op::Index(nodes) => deepest(&nodes[..]),
+            Op::Call(_, nodes) => deepest(nodes).max(1),
+            Op::Each(each) => {
+                let range = each.range.nesting(slots);
+                slots.truncate(each.slot);
+                slots.push(range);
+                match &each.what {
+                    What::Collect { kept, .. } => 1 + kept.nesting(slots),
+                    What::Exists(_) | What::All(_) | What::ExistsOne(_) => 0,
+                }
+            }
+            Op::Text(_)
+            | Op::Constant(_)
+            | Op::Resource
+            | Op::Field(..)
+            | Op::HasField(_)
+            | Op::Now
+            | Op::Reason
+            | Op::Has(..)
+            | Op::Not(_)
+            | Op::Negate(_)
+            | Op::All(_)
+            | Op::Any(_)
+            | Op::Matches(..) => 0,
+        }
+    }
+
     /// Calls `visit` with this node and with all below it.
     pub(super) fn walk(&self, visit: &mut dyn FnMut(&Op)) {
         visit(&self.op);
