@@ -279,7 +279,7 @@ impl Families {
         ours.register("build", "What is running", Info::new([] as [(&str, &str); 0]));
         ours.register(
             "up",
-            "Whether the last cycle got through: the whole list was read, and everything due was published",
+            "Whether the last cycle got through: the whole list was read, everything due was published, and the broker is there",
             self.up.clone(),
         );
         ours.register(

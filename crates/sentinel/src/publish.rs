@@ -74,6 +74,8 @@ struct Round {
 pub(crate) struct Outcome {
     pub(crate) published: u64,
     pub(crate) failed: u64,
+    /// The last word about the broker was that it does not take events, whether or not any was due.
+    pub(crate) broker_away: bool,
 }
 
 impl Publisher {
@@ -165,6 +167,7 @@ impl Publisher {
                 }
             }
         }
+        outcome.broker_away = self.failing().is_some();
         outcome
     }
 

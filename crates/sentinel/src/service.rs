@@ -2,7 +2,8 @@
 //!
 //! Pages are decided on while the next one is on its way, and events go out in windows while pages still come in, so
 //! that neither the fleet nor its events are ever held in memory as a whole. A cycle is successful when the whole list
-//! was read and everything due was confirmed; whatever was not is decided again in the next one, under the same id.
+//! was read, everything due was confirmed and the broker is there; what was not confirmed is decided again in the next
+//! one, under the same id.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -302,7 +303,7 @@ impl Sentinel {
             return;
         }
         self.metrics.cycle(took, cycle.due, cycle.skew);
-        if fetched.is_ok() && outcome.failed == 0 {
+        if fetched.is_ok() && outcome.failed == 0 && !outcome.broker_away {
             self.metrics.succeeded(now);
         } else {
             self.metrics.failed();
@@ -340,7 +341,7 @@ impl Sentinel {
         {
             span.record(name, count);
         }
-        if fetched.is_err() || outcome.failed > 0 {
+        if fetched.is_err() || outcome.failed > 0 || outcome.broker_away {
             span.record("otel.status_code", "error");
         }
     }

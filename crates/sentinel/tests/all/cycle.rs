@@ -198,6 +198,32 @@ async fn a_broker_that_is_down_is_told_once_and_everything_goes_out_when_it_is_b
     assert_eq!(bench.cycle().await.unwrap().due, 0);
 }
 
+/// Nobody would see a broker that is away before the next refresh, half an hour later.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_down_makes_no_cycle_successful_although_nothing_is_due() {
+    let api = Api::start(Dialect::Hyperfleet).await;
+    let id = api.fleet.create("clusters", NewResource::named("alpha")).unwrap().id;
+    report(&api.fleet, &id, 1, &["validation", "dns"], 0);
+    let (mut bench, memory) = bench(&minimal(&api.url));
+    let last = |bench: &Bench| bench.metric("hyperfleet_sentinel_last_successful_poll_timestamp_seconds", &[]).unwrap();
+    let up = |bench: &Bench| bench.metric("hyperfleet_sentinel_up", &[]);
+    *memory.down.lock().unwrap() = true;
+    for _ in 0..2 {
+        let cycle = bench.cycle().await.unwrap();
+        assert_eq!((cycle.seen, cycle.due, cycle.failed), (1, 0, 0));
+        assert_eq!((last(&bench), up(&bench)), (0.0, Some(0.0)));
+        assert_eq!(bench.health.readiness().checks["broker"].status, Health::Error);
+    }
+    *memory.down.lock().unwrap() = false;
+    bench.cycle().await.unwrap();
+    assert_eq!((last(&bench) > 1e9, up(&bench)), (true, Some(1.0)));
+    let before = last(&bench);
+    *memory.down.lock().unwrap() = true;
+    bench.cycle().await.unwrap();
+    assert_eq!((last(&bench), up(&bench)), (before, Some(0.0)), "it stands still");
+    assert_eq!(bench.metric("hyperfleet_sentinel_broker_errors_total", &[]), Some(0.0), "no event was refused");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn selectors_with_hyphens_are_applied_in_process() {
     let api = Api::start(Dialect::Hyperfleet).await;
