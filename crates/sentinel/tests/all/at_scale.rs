@@ -12,7 +12,7 @@ use watchfire_delivery::{CloudEvent, EventSink, sink};
 use watchfire_runtime::clock;
 use watchfire_sentinel::decision::Published;
 use watchfire_sentinel::{Ceiling, adapters};
-use watchfire_simulator::{Dialect, FleetState, NewReport, NewResource, Simulator, Status};
+use watchfire_simulator::{Dialect, FleetState, NewCondition, NewReport, NewResource, Simulator, Status};
 use watchfire_testkit::eventually;
 
 use crate::far::{Far, over_both};
@@ -24,6 +24,16 @@ fn ago(seconds: i64) -> Timestamp {
 
 fn report(fleet: &Simulator, id: &str, adapter: &str, available: Status, at: Timestamp) {
     fleet.report_at("clusters", id, NewReport::new(adapter, 1, available, at), at).unwrap();
+}
+
+/// Lets adapters say of a resource that is to go that their part of it is gone.
+fn finalize(fleet: &Simulator, plural: &str, id: &str, adapters: &[&str]) {
+    for adapter in adapters {
+        let mut done = NewReport::new(adapter, 2, Status::True, clock::now());
+        let finalized = done.conditions[0].clone();
+        done.conditions.push(NewCondition { ty: "Finalized".to_owned(), ..finalized });
+        fleet.report(plural, id, done).unwrap();
+    }
 }
 
 fn create(api: &Api, name: &str) -> String {
@@ -188,12 +198,7 @@ async fn a_deletion_has_its_own_reasons_and_the_oldest_is_told() {
         let fields = api.fleet.faults().lists().last().unwrap().query("fields").map(str::to_owned);
         assert!(fields.as_ref().is_some_and(|it| it.contains("deleted_time")), "projected: {fields:?}");
 
-        for adapter in ["validation", "dns"] {
-            let mut done = NewReport::new(adapter, 2, Status::True, clock::now());
-            let finalized = done.conditions[0].clone();
-            done.conditions.push(watchfire_simulator::NewCondition { ty: "Finalized".to_owned(), ..finalized });
-            api.fleet.report("clusters", &going, done).unwrap();
-        }
+        finalize(&api.fleet, "clusters", &going, &["validation", "dns"]);
         gauge(&live, "resources_deleting", 0.0).await;
         gauge(&live, "oldest_deletion_age_seconds", 0.0).await;
     }
@@ -244,6 +249,44 @@ async fn what_makes_no_progress_is_published_less_and_less_often_if_asked_for() 
     assert_eq!(published, 5, "asked often enough");
     eventually(DEADLINE, "many polls go by", async || (api.polls() >= polls + 20).then_some(())).await;
     assert_eq!(live.stop().await, published, "the next one is two minutes away");
+}
+
+/// Its own adapters are done and answer every event, and nothing of it can go before its node pools have.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_that_waits_for_node_pools_is_published_less_and_less_often_if_asked_for() {
+    let api = Api::start(Dialect::Hyperfleet).await;
+    let id = create(&api, "parent");
+    for adapter in ["validation", "dns"] {
+        report(&api.fleet, &id, adapter, Status::True, clock::now());
+    }
+    let pool = |index| NewResource::named(format!("np-{index}"));
+    let pools: Vec<_> =
+        (0..20).map(|index| api.fleet.create_in("nodepools", Some(&id), pool(index)).unwrap().id).collect();
+    api.fleet.delete("clusters", &id).unwrap();
+    let pace = "poll_interval: 50ms\nmax_age_not_ready: 100ms\nno_progress_after: 1s\nmax_age_no_progress: 10m\n";
+    let live = Bench::new(&format!("{}{pace}", minimal(&api.url)), Arc::<Memory>::default()).run();
+    let (mut answered, mut last) = (0, Instant::now());
+    eventually(DEADLINE, "half a second goes by without an event", async || {
+        if std::mem::replace(&mut answered, live.published()) < live.published() {
+            finalize(&api.fleet, "clusters", &id, &["validation", "dns"]);
+            last = Instant::now();
+        }
+        (last.elapsed() >= Duration::from_millis(500)).then_some(())
+    })
+    .await;
+    let body =
+        reqwest::get(format!("{}/api/hyperfleet/v1/clusters/{id}", api.url)).await.unwrap().text().await.unwrap();
+    assert!(body.contains("ReconciledWaitingForChildren"), "{body}");
+    assert!(reason(&live, "deletion in progress - max age expired") > 5.0);
+    gauge(&live, "resources_without_progress", 1.0).await;
+
+    for pool in &pools {
+        finalize(&api.fleet, "nodepools", pool, &["validation"]);
+    }
+    // The API looks again with the next report.
+    finalize(&api.fleet, "clusters", &id, &["dns"]);
+    gauge(&live, "resources_deleting", 0.0).await;
+    gauge(&live, "resources_without_progress", 0.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use watchfire_delivery::{CloudEvent, EventSink, sink};
 use watchfire_runtime::clock;
 use watchfire_runtime::health::Status as Health;
-use watchfire_simulator::{Dialect, FleetState, NewReport, NewResource, Patch, Simulator, Status};
+use watchfire_simulator::{Dialect, FleetState, Kind, NewReport, NewResource, Patch, Simulator, Status};
 use watchfire_testkit::eventually;
 
 use crate::support::{Api, Bench, DEADLINE, Memory, Refusal, data, minimal, timeout};
@@ -50,6 +50,48 @@ async fn a_new_resource_goes_out_in_the_first_cycle_and_then_waits_for_its_repor
             assert_eq!(bench.cycle().await.unwrap().published, 0, "one event per poll, {dialect:?}");
         }
         assert_eq!(bench.metric("hyperfleet_sentinel_in_flight_events", &[]), Some(1.0));
+    }
+}
+
+/// The API's own default for channels, versions and wifconfigs is that no adapter has to report: their conditions stay
+/// empty, so that nobody ever says that a spec was seen, nor that the resource is ready.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kind_without_adapters_is_published_once_per_max_age_and_one_with_them_until_they_report() {
+    let kinds = vec![Kind::new("WifConfig", "wifconfigs", &[]), Kind::new("Channel", "channels", &["catalog"])];
+    let api = Api::serve(Simulator::with_kinds(Dialect::Hyperfleet, kinds)).await;
+    let (pace, age) = ("poll_interval: 20ms\nmax_age_not_ready: 400ms\n", Duration::from_millis(400));
+    for (plural, adapters, ty) in [
+        ("wifconfigs", &[][..], "com.redhat.hyperfleet.wifconfig.reconcile"),
+        ("channels", &["catalog"][..], "com.redhat.hyperfleet.channel.reconcile"),
+    ] {
+        let id = api.fleet.create(plural, NewResource::named("alpha")).unwrap().id;
+        let config = format!("{}{pace}", minimal(&api.url).replace("clusters", plural));
+        let (mut bench, memory) = bench(&config);
+        let begun = tokio::time::Instant::now();
+        for (count, wait) in [(1, 0), (2, 1), (3, 2)] {
+            let published = async || {
+                bench.cycle().await.unwrap();
+                (memory.events().len() >= count).then_some(())
+            };
+            eventually(DEADLINE, &format!("{count} events of {plural}"), published).await;
+            assert!(begun.elapsed() >= age * wait, "{count} events in {:?}", begun.elapsed());
+        }
+        assert!(memory.events().iter().all(|event| event.attributes().ty == ty && data(event)["id"] == json!(id)));
+        // A spec change goes out at once, of either.
+        api.fleet.patch(plural, &id, Patch::spec(&json!({"replicas": 5}))).unwrap();
+        assert_eq!(bench.cycle().await.unwrap().published, 1);
+        for adapter in adapters {
+            api.fleet.report(plural, &id, NewReport::new(adapter, 2, Status::True, clock::now())).unwrap();
+        }
+        let mut due = async || (bench.cycle().await.unwrap().published == 1).then_some(());
+        if adapters.is_empty() {
+            eventually(DEADLINE, "it is due again", due).await;
+            api.fleet.delete(plural, &id).unwrap();
+            assert_eq!(bench.cycle().await.unwrap().seen, 0, "deleted, it is gone at once");
+        } else {
+            let quiet = tokio::time::timeout(3 * age, async { while due().await.is_none() {} }).await;
+            assert!(quiet.is_err(), "reported on, it is ready");
+        }
     }
 }
 
