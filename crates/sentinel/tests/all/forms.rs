@@ -53,20 +53,32 @@ async fn api(items: Vec<Value>) -> (String, Running) {
     (url, Running::start(async move { axum::serve(listener, router).await.unwrap() }))
 }
 
-/// What a sentinel of this file publishes in two cycles: resource, generation and data, each with how often.
-async fn published(file: &str) -> BTreeMap<String, usize> {
+/// What a sentinel published: type and data, and the id, each with how often.
+#[derive(Debug, Default, PartialEq)]
+struct Published {
+    events: BTreeMap<String, usize>,
+    ids: BTreeMap<String, usize>,
+}
+
+/// What a sentinel of this file publishes in two cycles.
+async fn published(file: &str) -> Published {
     let sink = Arc::new(Memory::default());
     let mut bench = Bench::new(file, Arc::clone(&sink) as _);
     for _ in 0..2 {
         bench.cycle().await.unwrap();
     }
-    let mut events = BTreeMap::new();
+    let mut published = Published::default();
     for event in sink.take() {
-        *events.entry(data(&event).to_string()).or_default() += 1;
+        let attributes = event.attributes();
+        assert_eq!(attributes.source, "hyperfleet-sentinel");
+        *published.events.entry(format!("{} {}", attributes.ty, data(&event))).or_default() += 1;
+        *published.ids.entry(event.id().to_owned()).or_default() += 1;
     }
-    events
+    published
 }
 
+/// The forms decide by different policies unless told, and a policy's reasons, which an id is derived from, are its own: of
+/// the same policy the ids are the same, too.
 #[tokio::test]
 async fn a_configuration_in_each_form_yields_the_same_events_over_a_recorded_fleet() {
     let fleet = recorded(1, SignedDuration::from_secs(3));
@@ -81,10 +93,15 @@ async fn a_configuration_in_each_form_yields_the_same_events_over_a_recorded_fle
              id: resource.id\n  kind: resource.kind\n  generation: resource.generation\n  clusterName: resource.name\n"
         );
         let expected = published(&flat).await;
-        assert!(expected.len() > 6 && expected.len() < fleet.len(), "some are due, some are not: {expected:?}");
-        assert_eq!(published(&nested).await, expected, "{republish}");
-        for migrated in [&flat, &nested].into_iter().flat_map(|file| migrations(file)) {
-            assert_eq!(published(&migrated).await, expected, "{republish}:\n{migrated}");
+        let count = expected.events.len();
+        assert!(count > 6 && count < fleet.len(), "some are due, some are not: {expected:?}");
+        let by_expression = published(&nested).await;
+        assert_eq!(by_expression.events, expected.events, "{republish}");
+        assert!(by_expression.ids.len() == expected.ids.len() && by_expression.ids != expected.ids);
+        for (file, expected) in [(&flat, &expected), (&nested, &by_expression)] {
+            for migrated in migrations(file) {
+                assert_eq!(published(&migrated).await, *expected, "{republish}:\n{migrated}");
+            }
         }
     }
 }

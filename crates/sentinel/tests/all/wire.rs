@@ -75,10 +75,16 @@ async fn a_node_pools_event_is_what_todays_sentinel_was_recorded_to_send(far: Fa
     let pool = NewResource::named("np-a").id(&text("/data/id"));
     let pool = api.fleet.create_in("nodepools", Some(&owner.id), pool).unwrap();
     api.fleet.patch("nodepools", &pool.id, Patch::spec(&json!({"replicas": 3}))).unwrap();
-    let _live = Bench::new(&minimal(&api.url).replace("clusters", "nodepools"), far.sink()).run();
+    let live = Bench::new(&minimal(&api.url).replace("clusters", "nodepools"), far.sink()).run();
 
     let arrived = inbox.wait_for(1).await.remove(0);
     check_envelope(&far, &arrived);
+    // As dashboards know the brokers by name.
+    let broker = match far {
+        Far::RabbitMq { .. } => r#"broker_type="rabbitmq""#,
+        Far::PubSub { .. } => r#"broker_type="gcp-pubsub""#,
+    };
+    assert_eq!(live.metric("hyperfleet_sentinel_broker_errors_total", &[broker]), Some(0.0));
     for member in ["specversion", "source", "type", "datacontenttype", "data"] {
         assert_eq!(arrived.event[member], body[member], "{member}");
     }
