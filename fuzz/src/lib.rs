@@ -4,8 +4,8 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use watchfire_delivery::CloudEvent;
-use watchfire_runtime::config::{Document, Env};
-use watchfire_sentinel::config::{self, RawConfig};
+use watchfire_runtime::config::{Env, Problems, Text};
+use watchfire_sentinel::config::{self, Overrides, broker};
 use watchfire_sentinel::decision::{MaxAge, Policy, Rules, decide};
 use watchfire_sentinel::event::reconcile;
 use watchfire_sentinel::expression::{Expression, Facts, Field};
@@ -118,16 +118,31 @@ pub fn cel(bytes: &[u8]) {
     }
 }
 
-/// The sentinel's file.
+/// The sentinel's file, in whichever form; and the broker's.
 pub fn config(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    let document = match Document::<RawConfig>::parse("sentinel.yaml", text) {
-        Ok(document) => document,
-        Err(error) => return assert!(!error.to_string().is_empty()),
-    };
-    let (checked, problems) = config::check(document, &Env::default());
+    let file = Text::new("sentinel.yaml", text);
+    match config::read(&file, &Overrides::default(), &Env::default()) {
+        Ok(reading) => finish(reading.problems, reading.sentinel.is_some()),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+    if let Ok(migrated) = config::migrate(&file, None) {
+        let again = config::migrate(&Text::new("migrated.yaml", migrated.text.as_str()), None);
+        assert!(again.is_ok(), "what is migrated can be read: {}", migrated.text);
+    }
+    let mut problems = Problems::without_file();
+    match broker::parse(&Text::new("broker.yaml", text), &mut problems) {
+        Ok(settings) => {
+            let broker = broker::check(&settings, &mut problems);
+            finish(problems, broker.is_some());
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+fn finish(problems: Problems, is_checked: bool) {
     match problems.finish() {
-        Ok(_) => assert!(checked.is_some(), "what has no problem is a configuration"),
+        Ok(_) => assert!(is_checked, "what has no problem is a configuration"),
         Err(error) => assert!(!error.problems().is_empty() && !error.to_string().is_empty()),
     }
 }

@@ -16,11 +16,11 @@ use watchfire_delivery::sink::pubsub::{Endpoint, MissingTopic, PubSubConfig};
 use watchfire_delivery::sink::rabbitmq::RabbitMqConfig;
 use watchfire_runtime::config::Problems;
 
-pub use file::{RawBrokerFile, read};
+pub use file::{RawBrokerFile, parse, read};
 pub use migrate::{is_broker, migrate};
 pub use settings::{ADAPTERS, OURS, SHARED, Settings, variable};
 
-/// What the seeds' deployments publish to when nothing is said.
+/// What is published to when nothing is said: as the specification's deployments have it.
 pub const DEFAULT_TOPIC: &str = "hyperfleet-events";
 
 /// A checked broker.

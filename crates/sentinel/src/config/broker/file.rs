@@ -161,17 +161,21 @@ impl Shape {
     }
 }
 
-/// Reads the settings at `path`; unknown keys of a `broker.yaml`, and secrets in the open, are told.
+/// Reads the settings at `path`: a folder with one file for each, or a file with all of them.
 pub fn read(path: &Path, problems: &mut Problems) -> Result<Settings, ConfigError> {
     if path.is_dir() {
         let all = Env::from_directory(path)
             .map_err(|source| ConfigError::Read { file: path.display().to_string(), source })?;
         return Ok(Settings::from(&all));
     }
-    let text = Text::read(path)?;
-    let settings = match Shape::of(&text)? {
-        Some(Shape::Manifest) => manifest(&text)?,
-        Some(Shape::Map) => map(&text)?,
+    parse(&Text::read(path)?, problems)
+}
+
+/// Reads the settings in a file; unknown keys of a `broker.yaml`, and secrets in the open, are told.
+pub fn parse(text: &Text, problems: &mut Problems) -> Result<Settings, ConfigError> {
+    let settings = match Shape::of(text)? {
+        Some(Shape::Manifest) => manifest(text)?,
+        Some(Shape::Map) => map(text)?,
         // What looks like neither is refused with the keys of this one.
         Some(Shape::BrokerYaml) | None => {
             let document = text.parse::<RawBrokerFile>()?.refused(&REFUSED);
