@@ -5,8 +5,8 @@
 //! - a bare path, `.a.b`, keeps the JSON type of what it finds (`generation` stays a number);
 //! - text with `{{` in it is a Go template ([`crate::template`]) and yields a string;
 //! - a number or a boolean is itself;
-//! - any other text is an expression ([`crate::expression`]), where the decision is one ([`Leaves::Mixed`]); in the form
-//!   of today's HyperFleet every text is ([`Leaves::Expressions`]).
+//! - any other text is an expression ([`crate::expression`]), where the decision is one and in the form of today's
+//!   HyperFleet ([`Leaves::Mixed`]).
 //!
 //! Elsewhere any other text is refused: every example of the specification is a path or a template, so a forgotten dot
 //! (`id` for `.id`) is far more likely than a constant, which is written `{{ "text" }}` (`'{{ "text" }}'` in YAML).
@@ -61,8 +61,6 @@ pub enum Leaves {
     Paths,
     /// Paths and templates, and any other text is an expression.
     Mixed,
-    /// Expressions, all of them.
-    Expressions,
 }
 
 /// An expression that has no value for a resource.
@@ -179,12 +177,12 @@ impl Payload {
         let mut errors = Vec::new();
         let root = match message_data {
             Json::Object(map) if !map.is_empty() => compile(message_data, "", 0, leaves, &mut errors),
-            _ => Err(Problem::NotAMap),
+            _ => Err(vec![Problem::NotAMap]),
         };
         match root {
             Ok(root) if errors.is_empty() => Ok(Payload { root }),
             Ok(_) => Err(errors),
-            Err(problem) => Err(vec![FieldError { field: "message_data".to_owned(), problem }]),
+            Err(problems) => Err(of_field("message_data", problems).collect()),
         }
     }
 
@@ -221,19 +219,19 @@ fn compile(
     depth: usize,
     leaves: Leaves,
     errors: &mut Vec<FieldError>,
-) -> Result<Node, Problem> {
+) -> Result<Node, Vec<Problem>> {
     if depth > MAX_DEPTH {
-        return Err(Problem::TooDeep);
+        return Err(vec![Problem::TooDeep]);
     }
     let mut child = |value: &Json, name: String| match compile(value, &name, depth + 1, leaves, errors) {
         Ok(node) => Some(node),
-        Err(problem) => {
-            errors.push(FieldError { field: format!("message_data.{name}"), problem });
+        Err(problems) => {
+            errors.extend(of_field(&format!("message_data.{name}"), problems));
             None
         }
     };
     Ok(match value {
-        Json::Null => return Err(Problem::Empty),
+        Json::Null => return Err(vec![Problem::Empty]),
         Json::Bool(_) | Json::Number(_) => Node::Literal(value.clone()),
         Json::String(text) => leaf(text, field, leaves)?,
         Json::Array(items) => {
@@ -247,32 +245,32 @@ fn compile(
     })
 }
 
-fn leaf(text: &str, field: &str, leaves: Leaves) -> Result<Node, Problem> {
+fn of_field(field: &str, problems: Vec<Problem>) -> impl Iterator<Item = FieldError> {
+    problems.into_iter().map(move |problem| FieldError { field: field.to_owned(), problem })
+}
+
+fn leaf(text: &str, field: &str, leaves: Leaves) -> Result<Node, Vec<Problem>> {
     let trimmed = text.trim();
     if trimmed.is_empty() {
-        return Err(Problem::Empty);
-    }
-    let expression = match leaves {
-        Leaves::Paths => false,
-        Leaves::Mixed => !text.contains("{{") && !trimmed.starts_with('.'),
-        Leaves::Expressions => true,
-    };
-    if expression {
-        let compiled = expression::Field::compile(text);
-        return match compiled {
-            Ok(expression) => Ok(Node::Expression { field: field.into(), expression }),
-            Err(problems) => Err(problems.into_iter().next().map_or(Problem::Empty, Problem::Expression)),
-        };
+        return Err(vec![Problem::Empty]);
     }
     if text.contains("{{") {
-        let template = Template::parse(text).map_err(Problem::Template)?;
+        let template = Template::parse(text).map_err(|error| vec![Problem::Template(error)])?;
         return Ok(Node::Template { field: field.into(), template });
     }
-    let Some(path) = trimmed.strip_prefix('.') else { return Err(Problem::Literal(trimmed.to_owned())) };
+    let Some(path) = trimmed.strip_prefix('.') else {
+        return match leaves {
+            Leaves::Paths => Err(vec![Problem::Literal(trimmed.to_owned())]),
+            Leaves::Mixed => match expression::Field::compile(text) {
+                Ok(expression) => Ok(Node::Expression { field: field.into(), expression }),
+                Err(problems) => Err(problems.into_iter().map(Problem::Expression).collect()),
+            },
+        };
+    };
     let names: Vec<String> = path.split('.').filter(|_| !path.is_empty()).map(str::to_owned).collect();
     let segment = |name: &String| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '-');
     if !names.iter().all(segment) {
-        return Err(Problem::Path(trimmed.to_owned()));
+        return Err(vec![Problem::Path(trimmed.to_owned())]);
     }
     Ok(Node::Path(Path { field: field.into(), text: trimmed.to_owned(), names }))
 }

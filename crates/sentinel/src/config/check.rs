@@ -259,7 +259,7 @@ fn page_size(raw: Option<u32>, report: &mut Report<'_>) -> Option<usize> {
     let key = "hyperfleet_api.page_size";
     let size = raw.map_or(PAGE_SIZE, |size| usize::try_from(size).unwrap_or(usize::MAX));
     if !(1..=MAX_PAGE_SIZE).contains(&size) {
-        report.push(key, format!("{size} is out of range, write 1 to {PAGE_SIZE}"));
+        report.push(key, format!("{size} is out of range, write 1 to {MAX_PAGE_SIZE} (the API serves {PAGE_SIZE})"));
         return None;
     }
     if size > PAGE_SIZE {

@@ -367,8 +367,9 @@ fn any_leaf() -> impl Strategy<Value = String> {
 }
 
 /// The data, and what was left out as `field why`.
-fn expressed(message_data: &Json, leaves: Leaves, resource: &Json) -> (String, Vec<String>) {
-    let payload = Payload::compile(message_data, leaves).unwrap_or_else(|errors| panic!("{message_data}: {errors:?}"));
+fn expressed(message_data: &Json, resource: &Json) -> (String, Vec<String>) {
+    let payload =
+        Payload::compile(message_data, Leaves::Mixed).unwrap_or_else(|errors| panic!("{message_data}: {errors:?}"));
     let built = build(&payload, resource);
     let why = |failure: &Option<Failure>| failure.as_ref().map_or_else(|| "null".to_owned(), ToString::to_string);
     let omitted = built.omitted.iter().map(|omitted| format!("{} {}", omitted.field, why(&omitted.failure)));
@@ -384,7 +385,7 @@ fn an_expression_keeps_its_type_and_sees_what_the_decision_saw() {
         "source": "\"sentinel\"", "n": 5, "on": true, "nested": {"region": "resource.labels.region.upperAscii()"},
         "age": "duration(\"90m\")",
     });
-    let (data, omitted) = expressed(&message_data, Leaves::Expressions, &node_pool());
+    let (data, omitted) = expressed(&message_data, &node_pool());
     assert_eq!(omitted, [""; 0]);
     assert_eq!(
         data,
@@ -398,7 +399,7 @@ fn an_expression_without_a_value_leaves_its_key_out() {
         "id": "resource.id", "note": "resource.spec.note", "gone": "resource.spec.gone",
         "owner": {"id": "resource.nobody.id", "kind": "resource.nobody.kind"}, "list": ["resource.nobody", "resource.kind"],
     });
-    let (data, omitted) = expressed(&message_data, Leaves::Expressions, &node_pool());
+    let (data, omitted) = expressed(&message_data, &node_pool());
     assert_eq!(data, r#"{"id":"019a0c5e-0000-7000-8000-000000000001","list":["NodePool"]}"#);
     assert_eq!(
         omitted,
@@ -415,27 +416,28 @@ fn an_expression_without_a_value_leaves_its_key_out() {
 #[test]
 fn what_a_text_is_depends_on_the_form_and_on_the_decision() {
     let message_data = json!({"path": ".kind", "template": "{{.kind}}!", "expression": "resource.kind + \"?\""});
-    let (data, _) = expressed(&message_data, Leaves::Mixed, &node_pool());
+    let (data, _) = expressed(&message_data, &node_pool());
     assert_eq!(data, r#"{"path":"NodePool","template":"NodePool!","expression":"NodePool?"}"#);
     assert_eq!(problems(&message_data).len(), 1);
-    let errors = Payload::compile(&message_data, Leaves::Expressions).unwrap_err();
-    let fields: Vec<_> = errors.iter().map(|error| error.field.as_str()).collect();
-    assert_eq!(fields, ["message_data.path", "message_data.template"]);
 }
 
 #[test]
 fn an_expression_that_cannot_be_used_names_its_field() {
-    let message_data = json!({"id": " ", "a": {"b": "resource.id + 1"}, "c": "nope"});
-    let errors = Payload::compile(&message_data, Leaves::Expressions).unwrap_err();
+    let message_data = json!({"id": " ", "a": {"b": "resource.id + 1"}, "c": "nope", "d": ["nope + nap"]});
+    let errors = Payload::compile(&message_data, Leaves::Mixed).unwrap_err();
     let text: Vec<_> = errors.iter().map(ToString::to_string).collect();
     assert!(text[0].starts_with("message_data.id: has no value"), "{text:?}");
     assert!(text[1].starts_with("message_data.a.b: expression: line 1, column 1: + cannot take"), "{text:?}");
     assert!(text[2].starts_with("message_data.c: expression: line 1, column 1: nope is not known"), "{text:?}");
+    // All that is wrong with one of them.
+    assert!(text[3].starts_with("message_data.d[0]: expression: line 1, column 1: nope is not known"), "{text:?}");
+    assert!(text[4].starts_with("message_data.d[0]: expression: line 1, column 8: nap is not known"), "{text:?}");
+    assert_eq!(text.len(), 5, "{text:?}");
 }
 
 #[test]
 fn what_expressions_read_is_known() {
-    let fields = |data: Json| Payload::compile(&data, Leaves::Expressions).unwrap().top_level_fields();
+    let fields = |data: Json| Payload::compile(&data, Leaves::Mixed).unwrap().top_level_fields();
     let of = |names: &[&str]| Some(names.iter().map(|&name| name.to_owned()).collect());
     assert_eq!(fields(json!({"a": "resource.spec.x", "b": "condition(\"c\").status"})), of(&["spec", "status"]));
     assert_eq!(fields(json!({"a": "resource"})), None);
