@@ -23,8 +23,13 @@ impl Comments {
     pub(super) fn read(text: &str, keys: &BTreeMap<u64, String>) -> Self {
         let mut comments = Self::default();
         let mut waiting = Vec::new();
+        let mut block = None;
         for (number, line) in (1..).zip(text.lines()) {
             let content = line.trim();
+            if block.is_some_and(|column| content.is_empty() || indent(line) > column) {
+                continue;
+            }
+            block = block_text(line);
             if content.starts_with('#') {
                 waiting.push(content.to_owned());
             } else if content.is_empty() {
@@ -60,12 +65,32 @@ impl Comments {
                 lines.push(line.to_owned());
                 continue;
             };
-            let indent = &line[..line.len() - line.trim_start().len()];
+            let indent = &line[..indent(line)];
             lines.extend(above.iter().map(|comment| format!("{indent}{comment}")));
             lines.push(beside.map_or_else(|| line.to_owned(), |comment| format!("{line} {comment}")));
         }
         (lines.join("\n") + "\n", of.into_values().map(|(key, _)| key).collect())
     }
+}
+
+fn indent(line: &str) -> usize {
+    line.len() - line.trim_start().len()
+}
+
+/// Where a text begins below this line (`|` or `>`): the column that it is indented beyond. Nothing in it is a comment.
+fn block_text(line: &str) -> Option<usize> {
+    let content = beside(line).and_then(|comment| line.strip_suffix(comment)).unwrap_or(line).trim_end();
+    let (before, header) = content.rsplit_once(' ')?;
+    let marks = header.strip_prefix(['|', '>'])?;
+    if !marks.chars().all(|c| matches!(c, '+' | '-' | '1'..='9')) {
+        return None;
+    }
+    // Behind the dash of a list's item stands a key of its own, or the text itself.
+    let mut column = indent(content);
+    while let Some(rest) = before.get(column..).and_then(|rest| rest.strip_prefix("- ")) {
+        column = before.len() - rest.trim_start().len();
+    }
+    Some(column)
 }
 
 /// The comment at the end of a line: behind a blank and outside of quotes.
@@ -103,5 +128,23 @@ mod tests {
             });
         let expected = "# the file\n\n# the end\ne:\n  # of c\n  c: x # z\n  # of a\n  a: 1 # beside\n";
         assert_eq!((written.as_str(), lost), (expected, vec!["d".to_owned()]));
+    }
+
+    #[test]
+    fn what_stands_in_a_text_of_several_lines_is_no_comment() {
+        let text = "# of a\na: | # beside\n  # text\n\n  more\n# of b\nb:\n  - expr: >-\n      # text\n      x\n    # of name\n    \
+                    name: y\n  - |2+\n    # text\n  # of the third\n  - name: z\n";
+        let keys = keys(&[(2, "a"), (7, "b"), (8, "b.0.expr"), (12, "b.0.name"), (16, "b.2.name")]);
+        let comments = Comments::read(text, &keys);
+        let above = |key: &str| comments.of.get(key).map(|comment| comment.above.join(" "));
+        assert_eq!(above("a").as_deref(), Some("# of a"));
+        assert_eq!(above("b").as_deref(), Some("# of b"));
+        assert_eq!(above("b.0.expr"), None);
+        assert_eq!(above("b.0.name").as_deref(), Some("# of name"));
+        assert_eq!(above("b.2.name").as_deref(), Some("# of the third"));
+        assert_eq!(comments.of["a"].beside.as_deref(), Some("# beside"));
+        let (written, lost) = comments.write(text, &keys, str::to_owned);
+        assert!(written.contains("a: | # beside # beside\n  # text\n\n  more"), "{written}");
+        assert_eq!(lost, Vec::<String>::new());
     }
 }
