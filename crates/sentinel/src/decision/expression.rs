@@ -110,6 +110,35 @@ mod tests {
         assert_eq!(decide(ours(-1_800)).due, Some(at(1_740)));
     }
 
+    /// The generation is the cause of the first event for a spec; of any other it is the last report, whenever that was.
+    #[test]
+    fn what_an_event_counts_from_is_the_report_but_for_a_spec_that_nobody_has_seen() {
+        let rules = rules(Policy::Expression(Answer::True));
+        let since = |generation: i64, report: Option<i64>| {
+            let status = json!({"phase": "NotReady", "observed_generation": 1, "last_updated_time": report.map(|it| at(it).to_string())});
+            let json = json!({"id": "a", "generation": generation, "status": status}).to_string();
+            let decision = decide(&rules, &resource(&json), None, at(0));
+            assert_eq!(decision.reason, Reason::ExpressionTrue);
+            (decision.since, decision.due, decision.from_future)
+        };
+        assert_eq!(since(2, Some(-60)), (None, Some(at(-60)), false));
+        assert_eq!(since(2, None), (None, None, false));
+        assert_eq!(since(1, Some(-60)), (Some(at(-60)), Some(at(-50)), false));
+        assert_eq!(since(1, None), (None, None, false));
+        assert_eq!(since(1, Some(60)), (Some(at(60)), None, true));
+    }
+
+    #[test]
+    fn an_event_of_another_generation_is_none_of_this_one() {
+        let json = json!({"id": "a", "generation": 2, "status": {"observed_generation": 1}}).to_string();
+        let rules = rules(Policy::Expression(Answer::True));
+        let ours = |generation| Some(Published { generation: Some(generation), at: at(-1), attempts: 1 });
+        let decided = |published| decide(&rules, &resource(&json), published, at(0));
+        assert_eq!(decided(ours(1)).reason, Reason::ExpressionTrue);
+        let waiting = decided(ours(2));
+        assert_eq!((waiting.reason, waiting.since, waiting.due), (Reason::InFlight, Some(at(-1)), Some(at(9))));
+    }
+
     prop_compose! {
         /// A resource in either dialect, with whatever of its parts may be missing.
         fn any_resource()(
