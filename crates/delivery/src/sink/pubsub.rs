@@ -135,12 +135,12 @@ impl PubSub {
         }
     }
 
-    /// Asks for the topic.
+    /// Asks for the topic; that it may not be looked at is no failure.
     async fn find(&self, slot: &mut Option<Clients>) -> Result<(), Failure> {
         let asked = async {
             let topics = &self.clients(slot).await?.topics;
             let asked = topics.get_topic().set_topic(self.config.topic_name()).send().await;
-            asked.map(drop).map_err(|e| Failure::Rpc(Arc::new(e)))
+            asked.map(drop).or_else(looked)
         };
         timeout_at(Instant::now() + self.config.timeout, asked).await.unwrap_or(Err(Failure::TimedOut))
     }
@@ -190,7 +190,10 @@ impl PubSub {
         if self.config.missing_topic == MissingTopic::Create {
             let created = clients.topics.create_topic().set_name(self.config.topic_name()).send().await;
             match created {
-                Err(e) if code(&e) != Some(Code::AlreadyExists) => return Err(Failure::Rpc(Arc::new(e))),
+                // Whoever may not create it can still publish to one that exists; if none does, publishing says so.
+                Err(e) if !matches!(code(&e), Some(Code::AlreadyExists | Code::PermissionDenied)) => {
+                    return Err(Failure::Rpc(Arc::new(e)));
+                }
                 _ => {}
             }
         }
@@ -313,6 +316,12 @@ fn code(error: &google_cloud_pubsub::Error) -> Option<Code> {
     error.status().map(|status| status.code)
 }
 
+/// What a look at the topic says about publishing to it. To look takes a permission that `roles/pubsub.publisher` does
+/// not have, so that being denied it says nothing: if publishing is denied as well, that tells.
+fn looked(error: google_cloud_pubsub::Error) -> Outcome {
+    if code(&error) == Some(Code::PermissionDenied) { Ok(()) } else { Err(Failure::Rpc(Arc::new(error))) }
+}
+
 /// Data and attributes. An attribute too large for the service is left out: the data has them all.
 fn message(event: &CloudEvent) -> Message {
     let repeated = event.attribute_pairs().filter(|(_, value)| value.len() <= MAX_ATTRIBUTE);
@@ -357,5 +366,26 @@ impl EventSink for PubSub {
             let Ok(mut slot) = self.clients.try_lock() else { return Ok(()) };
             self.find(&mut slot).await.map_err(|e| self.explain(e))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use google_cloud_gax::error::rpc::Status;
+
+    use super::*;
+
+    /// An emulator lets everyone do everything, so no test over one can show this.
+    #[test]
+    fn only_publishing_tells_that_publishing_is_denied() {
+        let sink = PubSub::new(PubSubConfig::new("p", "t"));
+        let kind = |code| {
+            let error = google_cloud_pubsub::Error::service(Status::default().set_code(code).set_message("no"));
+            looked(error).map_err(|failure| sink.explain(failure).kind())
+        };
+        assert_eq!(kind(Code::PermissionDenied), Ok(()), "the role to publish is not the one to look");
+        assert_eq!(kind(Code::Unauthenticated), Err("denied"));
+        assert_eq!(kind(Code::NotFound), Err("misconfigured"));
+        assert_eq!(kind(Code::Unavailable), Err("connect"));
     }
 }
