@@ -75,6 +75,12 @@ pub enum Error {
         /// What it said.
         detail: String,
     },
+    /// The broker's alarm is on: it takes messages from nobody until it has memory or disk space again.
+    #[error("publish to {target}: the broker takes no messages for want of memory or disk space")]
+    Blocked {
+        /// Exchange.
+        target: String,
+    },
     /// The endpoint answered with a status that is not a success.
     #[error("post to {target}: status {status}")]
     Status {
@@ -113,6 +119,7 @@ impl Error {
             | Self::Misconfigured { .. }
             | Self::Unroutable { .. }
             | Self::Refused { .. }
+            | Self::Blocked { .. }
             | Self::Store { .. } => Verdict::Retry { after: None },
             Self::Denied { .. } => Verdict::Provisional,
             Self::TooLarge { .. } => Verdict::Permanent,
@@ -129,6 +136,7 @@ impl Error {
             Self::Misconfigured { .. } => "misconfigured",
             Self::Unroutable { .. } => "unroutable",
             Self::Refused { .. } => "refused",
+            Self::Blocked { .. } => "blocked",
             Self::Status { .. } => "status",
             Self::TooLarge { .. } => "too_large",
             Self::Store { .. } => "store",
@@ -142,6 +150,7 @@ impl Error {
             | Self::Timeout { .. }
             | Self::Denied { .. }
             | Self::Misconfigured { .. }
+            | Self::Blocked { .. }
             | Self::Store { .. } => true,
             Self::Unroutable { .. } | Self::Refused { .. } | Self::Status { .. } | Self::TooLarge { .. } => false,
         }
@@ -155,7 +164,10 @@ impl Error {
             Self::Denied { .. } => "check user, password and permissions",
             Self::Misconfigured { hint, .. } => hint,
             Self::Unroutable { .. } => "bind a queue to the exchange, or start the consumers that do",
-            Self::Refused { .. } => "check the broker's log, its disk and memory alarms and the queue's limits",
+            Self::Refused { .. } => "check the broker's log and the queue's limits",
+            Self::Blocked { .. } => {
+                "free memory or disk space on the broker (rabbitmq-diagnostics alarms); events go out by themselves then"
+            }
             Self::Status { status: 300..=399, .. } => "write the URL that it redirects to; redirects are not followed",
             Self::Status { status: 401 | 403, .. } => "check the token and what it permits",
             Self::Status { status: 404 | 405, .. } => "check the path of the URL",
@@ -201,6 +213,7 @@ mod tests {
             (Error::Misconfigured { target: target(), detail: target(), hint: "h" }, "misconfigured", again),
             (Error::Unroutable { target: target(), routing_key: String::new() }, "unroutable", again),
             (Error::Refused { target: target(), detail: target() }, "refused", again),
+            (Error::Blocked { target: target() }, "blocked", again),
             (Error::TooLarge { target: target(), size: 2, limit: 1 }, "too_large", Verdict::Permanent),
             (Error::Store { source: Arc::new(store::Error::Closed) }, "store", again),
             (status(302), "status", Verdict::Permanent),

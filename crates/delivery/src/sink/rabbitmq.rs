@@ -81,7 +81,7 @@ impl RabbitMq {
 
     /// Leaves a usable link in `slot`, connecting once if there is none.
     async fn ensure<'a>(&self, slot: &'a mut Option<Link>, deadline: Instant) -> lapin::Result<&'a mut Link> {
-        while slot.as_ref().is_some_and(|link| link.stale && link.connection.status().blocked()) {
+        while slot.as_ref().is_some_and(|link| link.stale && link.is_blocked()) {
             if Instant::now() >= deadline {
                 return Err(timed_out());
             }
@@ -116,6 +116,10 @@ impl RabbitMq {
         let (exchange, key) = (short(&self.config.exchange)?, short(&self.config.routing_key)?);
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         link.channel.basic_publish(exchange, key, options, event.body(), properties(event)?).await?.await
+    }
+
+    fn blocked(&self) -> Error {
+        Error::Blocked { target: self.config.target() }
     }
 
     fn max_body(&self) -> usize {
@@ -219,7 +223,7 @@ impl EventSink for RabbitMq {
                 link.fuse.arm();
                 let outcomes = self.confirm(link, window, deadline).await;
                 let in_time = outcomes.iter().all(Option::is_some);
-                link.stale = !in_time && link.connection.status().blocked();
+                link.stale = !in_time && link.is_blocked();
                 if link.stale || (in_time && link.usable()) {
                     link.fuse.disarm();
                 } else {
@@ -231,6 +235,11 @@ impl EventSink for RabbitMq {
                     break;
                 }
             }
+            if slot.as_ref().is_some_and(Link::is_blocked) {
+                // What did not come in time has its reason.
+                let late = settled.iter_mut().filter(|outcome| matches!(outcome, Err(Error::Timeout { .. })));
+                late.for_each(|outcome| *outcome = Err(self.blocked()));
+            }
             settled
         })
     }
@@ -239,9 +248,8 @@ impl EventSink for RabbitMq {
         Box::pin(async move {
             // A window in flight says more than any question; its outcome is on its way.
             let Ok(mut slot) = self.link.try_lock() else { return Ok(()) };
-            if slot.as_ref().is_some_and(|link| link.connection.status().blocked()) {
-                let detail = "the broker takes no messages for want of memory or disk space".to_owned();
-                return Err(Error::Refused { target: self.config.target(), detail });
+            if slot.as_ref().is_some_and(Link::is_blocked) {
+                return Err(self.blocked());
             }
             let deadline = Instant::now() + self.config.timeout;
             let link = self.ensure(&mut slot, deadline).await.map_err(|e| explain(&self.config, e))?;

@@ -58,6 +58,11 @@ impl Link {
         !self.stale && self.connection.status().connected() && self.channel.status().connected()
     }
 
+    /// Whether the broker takes no messages from it, for want of memory or disk space.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.connection.status().blocked()
+    }
+
     /// Asks the broker whether the exchange is still there.
     pub(super) async fn probe(&self, config: &RabbitMqConfig, deadline: Instant) -> lapin::Result<()> {
         let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
