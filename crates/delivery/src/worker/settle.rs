@@ -87,11 +87,11 @@ impl Worker {
         tracing::debug!(sink = %self.queue.name, id = claim.event.id(), error = reason, "delivery failed");
         let failure = match error.verdict() {
             Verdict::Permanent => {
-                self.circuit.worked();
+                self.reached();
                 return self.bury(claim, reason);
             }
             Verdict::Provisional if self.refusals.get(&claim.seq).is_some_and(|refusal| refusal.vouched) => {
-                self.circuit.worked();
+                self.reached();
                 return self.bury(claim, format!("refused, while other events are taken: {reason}"));
             }
             Verdict::Pause => {
@@ -107,11 +107,16 @@ impl Worker {
         self.again(claim, failure, reason, now)
     }
 
-    /// The far side took it: what was refused before its window began is not refused for our credentials.
-    fn delivered(&mut self, claim: &Claim, window: u64) -> Mark {
+    /// The far side works, whether or not it liked the event.
+    fn reached(&mut self) {
         if self.circuit.worked() {
             tracing::info!(sink = %self.queue.name, "sink works again");
         }
+    }
+
+    /// The far side took it: what was refused before its window began is not refused for our credentials.
+    fn delivered(&mut self, claim: &Claim, window: u64) -> Mark {
+        self.reached();
         self.metrics.attempted(Outcome::Delivered);
         self.refusals.remove(&claim.seq);
         for refusal in self.refusals.values_mut() {

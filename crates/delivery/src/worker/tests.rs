@@ -590,3 +590,24 @@ async fn a_sink_that_is_down_is_logged_once_per_change() {
     assert!(lines[0].contains("WARN") && lines[0].contains("sink is down") && lines[0].contains("hint"), "{log}");
     assert!(lines[1].contains("INFO") && lines[1].contains("sink works again"), "{log}");
 }
+
+#[tokio::test]
+async fn a_sink_that_was_down_works_again_also_if_it_refuses_for_good_what_it_is_sent() {
+    log_of_this_thread();
+    let up = Arc::new(AtomicBool::new(false));
+    let answer = Arc::clone(&up);
+    let receiver = Receiver::start(move |_| {
+        let up = answer.load(Ordering::SeqCst);
+        async move { if up { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::SERVICE_UNAVAILABLE } }
+    })
+    .await;
+    let setup = Setup::new().await;
+    setup.put(many(10, 1)).await;
+    let running = setup.run(&receiver, quick());
+    eventually("it probed a few times", async || receiver.seen().len() > 20).await;
+    up.store(true, Ordering::SeqCst);
+    eventually("all are dead", async || setup.count(State::Dead).await == 10).await;
+    stop(running).await;
+    let log = log_of_this_thread();
+    assert_eq!((log.matches("sink is down").count(), log.matches("sink works again").count()), (1, 1), "{log}");
+}
