@@ -87,7 +87,8 @@ impl RabbitMq {
             }
             sleep(BLOCKED_POLL).await;
         }
-        if let Some(mut link) = slot.take_if(|link| !link.usable()) {
+        // An armed one was left by a caller who stopped waiting: what comes in over it belongs to nobody.
+        if let Some(mut link) = slot.take_if(|link| !link.usable() || link.fuse.is_armed()) {
             link.fuse.arm();
         }
         match slot {

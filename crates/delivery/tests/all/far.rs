@@ -220,7 +220,7 @@ pub(crate) async fn pubsub(test: &str, timeout: Duration) -> Option<Far> {
     Some(Far { sink, proxy, consumer: Side::PubSub(Box::new(subscription)) })
 }
 
-async fn resolve(host: &str, port: u16) -> std::net::SocketAddr {
+pub(crate) async fn resolve(host: &str, port: u16) -> std::net::SocketAddr {
     tokio::net::lookup_host((host, port)).await.unwrap().find(std::net::SocketAddr::is_ipv4).unwrap()
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use lapin::options::{ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use secrecy::SecretString;
@@ -15,7 +16,7 @@ use watchfire_testkit::{
     Broker, Mode, Proxy, Rabbit, amqp_url, eventually, missing, private_broker, private_broker_with, unique,
 };
 
-use crate::far::{event, events};
+use crate::far::{event, events, resolve};
 
 const STEP: Duration = Duration::from_mins(1);
 
@@ -535,4 +536,31 @@ async fn a_connection_cut_in_mid_window_never_makes_an_ok_of_what_was_not_confir
         .collect();
     assert!(ok.iter().all(|id| arrived.contains(*id)));
     assert!(sink.publish_all(&window).await.iter().all(Result::is_ok));
+}
+
+#[tokio::test]
+async fn a_connection_that_a_caller_left_in_mid_work_is_not_used_again() {
+    let Some(url) = amqp_url("a_connection_that_a_caller_left_in_mid_work_is_not_used_again") else { return };
+    let exchange = unique("left");
+    let _consumer = Rabbit::listen(&url, &exchange, "fanout", "").await;
+    let mut config = config(&url, &exchange);
+    let proxy = Proxy::start(resolve(&config.host, config.port).await).await;
+    (config.host, config.port) = ("127.0.0.1".to_owned(), proxy.address().port());
+    let sink = RabbitMq::new(config);
+    let window = [event("left", 0)];
+    for (what, publishes) in [("a window", true), ("a question", false)] {
+        publish_one(&sink, "before").await.unwrap();
+        // Polled once, which is not enough for an answer, and dropped.
+        let left = if publishes {
+            sink.publish_all(&window).now_or_never().is_none()
+        } else {
+            sink.check().now_or_never().is_none()
+        };
+        assert!(left, "{what} needs an answer");
+        // Open connections go on, and there are no new ones.
+        proxy.set(Mode::Refuse).await;
+        assert_eq!(publish_one(&sink, "after").await.unwrap_err().kind(), "connect", "after {what}");
+        proxy.set(Mode::Pass).await;
+        publish_one(&sink, "after").await.unwrap();
+    }
 }

@@ -242,6 +242,11 @@ impl Fuse {
         self.armed = true;
     }
 
+    /// Whether dropping it shuts the connection down.
+    pub(super) fn is_armed(&self) -> bool {
+        self.armed
+    }
+
     /// From here on, dropping it leaves the connection to an orderly close.
     pub(super) fn disarm(&mut self) {
         self.armed = false;
