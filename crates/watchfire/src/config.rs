@@ -140,6 +140,7 @@ fn broker_file(files: &ConfigArgs, env: &Env) -> Option<PathBuf> {
         let program = std::env::args_os().next()?;
         Some(Path::new(&program).parent()?.join("broker.yaml")).filter(|path| path.is_file() && path.is_absolute())
     };
-    let named = files.broker_config.clone();
-    named.or_else(|| env.get("BROKER_CONFIG_FILE").map(PathBuf::from)).or_else(beside)
+    // Where each sentinel has files of its own, no flag stands for the variable.
+    let by_variable = || ["BROKER_CONFIG", "BROKER_CONFIG_FILE"].into_iter().find_map(|name| env.get(name));
+    files.broker_config.clone().or_else(|| by_variable().map(PathBuf::from)).or_else(beside)
 }

@@ -403,3 +403,19 @@ async fn several_sentinels_run_in_one_process() {
         assert!(said.contains(part), "{part} not in:\n{said}");
     }
 }
+
+#[tokio::test]
+async fn several_sentinels_read_the_brokers_file_that_a_variable_names() {
+    let deployment = Deployment::new("http://api:8000", "", "broker:\n  type: kafka\n");
+    let other = deployment.path("other.yaml").display().to_string();
+    std::fs::write(&other, "broker:\n  type: stub\n").unwrap();
+    std::fs::write(deployment.path("run.yaml"), "sentinels: [{name: east, config: config.yaml}]\n").unwrap();
+    let (run_yaml, broker) = (deployment.path("run.yaml"), deployment.path("broker.yaml"));
+    let (run_yaml, broker) = (run_yaml.display().to_string(), broker.display().to_string());
+    for variables in [&[("BROKER_CONFIG", &broker), ("BROKER_CONFIG_FILE", &other)][..], &[("BROKER_CONFIG_FILE", &broker)]] {
+        let env: Vec<_> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let output = run(&["run", "-c", &run_yaml], &env).await;
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(64) && said.contains("\"kafka\" is not rabbitmq"), "{env:?}: {said}");
+    }
+}
