@@ -36,6 +36,9 @@ const LINGER: Duration = Duration::from_millis(50);
 /// The kind of the one error that is about the broker's routes.
 const UNROUTABLE: &str = "unroutable";
 
+/// The kind of a broker's no to one event. That every event gets it is about the broker: a queue that is full.
+const REFUSED: &str = "refused";
+
 /// Attempts for one event within one cycle.
 const ATTEMPTS: u32 = 4;
 
@@ -63,6 +66,8 @@ pub(crate) struct Publisher {
 struct Round {
     /// The first error that is about the broker or its routes, not about one event.
     told: Option<sink::Error>,
+    /// The first refusal by the broker of one event.
+    refused: Option<sink::Error>,
     /// Nothing was taken, and every error was about the broker as a whole.
     sink_wide: bool,
     /// The longest wait that was asked for.
@@ -113,11 +118,9 @@ impl Publisher {
         mut confirmed: impl FnMut(&About, Timestamp),
     ) -> Outcome {
         let mut outcome = Outcome::default();
-        let mut down = false;
+        let (mut down, mut refused) = (false, None);
         match heartbeat.during(self.sink.check()).await {
-            // Only an event that is taken shows that there is a route again.
-            Ok(()) if self.failing() == Some(UNROUTABLE) => {}
-            Ok(()) => self.recovered(broker),
+            Ok(()) => self.answers(broker),
             Err(error) => self.tell(broker, &error),
         }
         let size = self.window();
@@ -141,7 +144,7 @@ impl Publisher {
                     self.destination.stamp(&span, &mut window);
                 }
                 let (events, abouts): (Vec<_>, Vec<_>) = window.drain(..).map(|due| (due.event, due.about)).unzip();
-                let begun = Instant::now();
+                let (begun, before) = (Instant::now(), outcome.published);
                 let results = heartbeat.during(self.sink.publish_all(&events)).instrument(span.clone()).await;
                 self.metrics.window(begun.elapsed());
                 let last = attempt + 1 == ATTEMPTS || token.is_cancelled();
@@ -155,8 +158,10 @@ impl Publisher {
                 down &= round.sink_wide;
                 match &round.told {
                     Some(error) => self.tell(broker, error),
-                    None => self.recovered(broker),
+                    None if outcome.published > before => self.recovered(broker),
+                    None => self.answers(broker),
                 }
+                refused = refused.or(round.refused);
                 if window.is_empty() {
                     break;
                 }
@@ -166,6 +171,10 @@ impl Publisher {
                     return outcome;
                 }
             }
+        }
+        // One event may be refused for what it is.
+        if let Some(error) = refused.filter(|_| outcome.published == 0 && outcome.failed > 1) {
+            self.tell(broker, &error);
         }
         outcome.broker_away = self.failing().is_some();
         outcome
@@ -214,6 +223,8 @@ impl Publisher {
             }
             if told {
                 round.told.get_or_insert(error);
+            } else if error.kind() == REFUSED {
+                round.refused.get_or_insert(error);
             }
         }
         round
@@ -234,6 +245,14 @@ impl Publisher {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.replace(error.kind()) != Some(error.kind()) {
             error!(error = %chain(error), hint = error.hint(), "the broker does not take events, deciding again every poll interval");
+        }
+    }
+
+    /// The broker answers, which ends what is about the broker as a whole. Only an event that is taken shows that there
+    /// is a route again, or room in a queue.
+    fn answers(&self, broker: &Dependency) {
+        if !matches!(self.failing(), Some(UNROUTABLE | REFUSED)) {
+            self.recovered(broker);
         }
     }
 

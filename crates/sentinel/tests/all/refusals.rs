@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use watchfire_delivery::EventSink;
 use watchfire_delivery::sink::pubsub::{MissingTopic, PubSub};
+use watchfire_delivery::{EventSink, sink};
 use watchfire_sentinel::config::broker::BrokerConfig;
 use watchfire_simulator::{Dialect, NewResource};
 use watchfire_testkit::{Rabbit, eventually};
 
 use crate::far::{self, Far};
-use crate::support::{Api, Bench, DEADLINE, Live, minimal};
+use crate::support::{Api, Bench, DEADLINE, Live, Memory, Refusal, minimal};
 
 const STEP: Duration = Duration::from_secs(30);
 
@@ -134,4 +134,33 @@ async fn an_emulator_without_the_topic_gets_it() {
     eventually(STEP, "both are published", async || (live.published() >= 2).then_some(())).await;
     live.recovers().await;
     live.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_refuses_every_event_is_told_until_it_takes_one_and_a_refused_one_alone_is_not() {
+    let full = || sink::Error::Refused { target: "memory".into(), detail: "the queue is full".into() };
+    let (api, ids) = some_clusters(3).await;
+    let memory = Arc::new(Memory::default());
+    let mut bench = Bench::new(&minimal(&api.url), Arc::clone(&memory) as Arc<dyn EventSink>);
+    let refuse = |positions: &[usize]| {
+        // As often as an event is tried within a cycle.
+        (0..4).for_each(|_| memory.refuse(Refusal(positions.to_vec(), full)));
+    };
+    for _ in 0..2 {
+        refuse(&[0, 1, 2]);
+        assert_eq!(bench.cycle().await.unwrap().failed, 3);
+        // That it answers does not make it ready.
+        let told = bench.health.readiness().checks["broker"].message.clone();
+        assert!(told.contains("the queue is full") && told.contains("the queue's limits"), "{told}");
+    }
+    // Of three, the first is refused to the end.
+    refuse(&[0]);
+    let cycle = bench.cycle().await.unwrap();
+    assert_eq!((cycle.published, cycle.failed), (2, 1));
+    assert_eq!(bench.health.readiness().checks["broker"].message, "");
+    refuse(&[0]);
+    assert_eq!(bench.cycle().await.unwrap().failed, 1);
+    assert_eq!(bench.health.readiness().checks["broker"].message, "", "it may be the event");
+    assert_eq!(bench.cycle().await.unwrap().published, 1);
+    assert_eq!(memory.take().len(), ids.len());
 }
