@@ -258,6 +258,12 @@ async fn settings_of_traces_that_are_not_followed_are_told() {
     ]);
     let (_, _, warnings) = Telemetry::build(&config("info", LogFormat::Json), &env, io::sink).unwrap();
     assert_eq!(warnings.len(), 2);
+    for (endpoint, told) in [("http://127.0.0.1:4317", true), ("http://127.0.0.1:4318", false)] {
+        let env = Env::from([("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)]);
+        let (_, _, warnings) = Telemetry::build(&config("info", LogFormat::Json), &env, io::sink).unwrap();
+        let about = |part| warnings.iter().any(|warning| warning.contains(part));
+        assert!(warnings.len() == usize::from(told) && about("4318") == told && about("gRPC") == told, "{warnings:?}");
+    }
     let env = Env::from([("OTEL_EXPORTER_OTLP_ENDPOINT", "no url")]);
     let error = Telemetry::build(&config("info", LogFormat::Json), &env, io::sink).unwrap_err();
     assert!(error.to_string().contains("OTEL_EXPORTER_OTLP_ENDPOINT"), "{error}");

@@ -20,6 +20,7 @@ use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::registry::LookupSpan;
+use url::Url;
 
 use super::count::SpanCounts;
 use super::{LogConfig, TelemetryError};
@@ -31,6 +32,9 @@ const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Spans that wait to be sent, unless `OTEL_BSP_MAX_QUEUE_SIZE` says otherwise.
 const MAX_QUEUE: usize = 2048;
+
+/// Where collectors take OTLP over gRPC by custom.
+const GRPC_PORT: u16 = 4317;
 
 /// Returns a span in the form of the W3C header `traceparent`, for the request or the event that carries it on.
 ///
@@ -58,6 +62,12 @@ pub(super) fn provider(
     let protocol = env.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL").or_else(|| env.get("OTEL_EXPORTER_OTLP_PROTOCOL"));
     if let Some(protocol) = protocol.filter(|protocol| *protocol != "http/protobuf") {
         warnings.push(format!("OTLP protocol {protocol:?} is not spoken, http/protobuf is used (port 4318 by custom)"));
+    }
+    if endpoint.parse::<Url>().is_ok_and(|url| url.port() == Some(GRPC_PORT)) {
+        warnings.push(format!(
+            "{shown} is where collectors take OTLP over gRPC, which is not spoken: name their port for http/protobuf, by \
+             custom 4318"
+        ));
     }
     let client = crate::http::client_for(&endpoint)
         .connect_timeout(EXPORT_TIMEOUT)
