@@ -419,3 +419,39 @@ async fn several_sentinels_read_the_brokers_file_that_a_variable_names() {
         assert!(output.status.code() == Some(64) && said.contains("\"kafka\" is not rabbitmq"), "{env:?}: {said}");
     }
 }
+
+#[tokio::test]
+async fn the_command_of_the_image_serves_with_what_todays_deployment_mounts() {
+    let image = read("deploy/Dockerfile");
+    let last = |instruction: &str| {
+        let found = image.lines().rev().find_map(|line| line.strip_prefix(instruction)).map(str::trim);
+        found.unwrap_or_else(|| panic!("deploy/Dockerfile has no {instruction}")).to_owned()
+    };
+    let words = |instruction| -> Vec<String> { serde_json::from_str(&last(instruction)).unwrap() };
+    assert_eq!(last("USER "), "65532:65532", "as today's");
+    let toolchain = read("Cargo.toml");
+    let version = toolchain.lines().find_map(|line| line.strip_prefix("rust-version = ")).unwrap().trim_matches('"');
+    assert!(image.contains(&format!("FROM rust:{version}-")), "it is built with the toolchain of the workspace");
+    assert!(image.contains("cp target/release/watchfire /app/ && ln -s watchfire /app/sentinel"), "{image}");
+    assert!(image.contains("COPY --from=build /app /app"), "{image}");
+
+    // Its folder, as it says above, with the mounted files where they are mounted.
+    let (api, receiver) = (fleet().await, Receiver::start().await);
+    let deployment = Deployment::new(&api.url, "", "broker:\n  type: http\n");
+    let app = deployment.path("app");
+    std::fs::create_dir(&app).unwrap();
+    std::os::unix::fs::symlink(BINARY, app.join("watchfire")).unwrap();
+    std::os::unix::fs::symlink("watchfire", app.join("sentinel")).unwrap();
+    let mut command = words("ENTRYPOINT ");
+    command.extend(words("CMD "));
+    let program = deployment.path(command.remove(0).trim_start_matches('/'));
+    let mut process = Command::new(program);
+    isolate(&mut process);
+    process.args(command).envs(http_broker(&receiver)).current_dir(deployment.folder.path());
+    process.env("HYPERFLEET_CONFIG", deployment.path("config.yaml")).env("BROKER_CONFIG_FILE", "broker.yaml");
+    process.args(["--health-server-bindaddress=127.0.0.1:0", "--metrics-server-bindaddress=127.0.0.1:0"]);
+    let sentinel = Sentinel::started(Process::start(process)).await;
+    receiver.wait_for(2).await;
+    sentinel.readiness(200).await;
+    sentinel.stop().await;
+}
