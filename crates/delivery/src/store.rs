@@ -19,7 +19,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use rusqlite::{Connection, TransactionBehavior};
+pub use rusqlite::Connection;
+use rusqlite::TransactionBehavior;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::metrics::StoreMetrics;

@@ -70,9 +70,15 @@ impl Serialize for SecretUrl {
 
 /// Writes effective values as YAML, for `config show`; what is not set is left out.
 pub fn to_yaml(value: &impl Serialize) -> Result<String, serde_saphyr::SerializeError> {
-    let mut tree = serde_json::to_value(value).map_err(|error| error.to_string())?;
-    prune(&mut tree);
+    let tree = to_json(value).map_err(|error| error.to_string())?;
     serde_saphyr::to_string(&tree)
+}
+
+/// The same as a tree, for programs.
+pub fn to_json(value: &impl Serialize) -> serde_json::Result<serde_json::Value> {
+    let mut tree = serde_json::to_value(value)?;
+    prune(&mut tree);
+    Ok(tree)
 }
 
 fn prune(value: &mut serde_json::Value) {

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use watchfire_runtime::duration::GoDuration;
 
 /// What `watchfire version` prints.
@@ -53,7 +53,22 @@ pub(crate) enum Command {
         shell: clap_complete::Shell,
     },
     /// Prints the version.
-    Version,
+    Version(OutputArgs),
+}
+
+/// For whom a command prints.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct OutputArgs {
+    /// For people, or for machines.
+    // With a name of its own: `format` is that of the log.
+    #[arg(id = "answer", long = "output", short = 'o', value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
+    pub(crate) format: Format,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    Text,
+    Json,
 }
 
 /// Which configuration a sentinel runs with.
@@ -193,6 +208,8 @@ pub(crate) enum ConfigCommand {
         /// Asks the API and the broker, too, and says what they answer; exit status 1 if one fails. Changes nothing.
         #[arg(long)]
         live: bool,
+        #[command(flatten)]
+        output: OutputArgs,
     },
     /// Prints the configuration in effect, secrets redacted.
     Show {
@@ -200,6 +217,8 @@ pub(crate) enum ConfigCommand {
         files: ConfigArgs,
         #[command(flatten)]
         settings: SettingArgs,
+        #[command(flatten)]
+        output: OutputArgs,
     },
     /// Turns a file of one form into the other, with its comments, and says what has no place there. The broker's
     /// settings become a broker.yaml or variables.
@@ -219,7 +238,7 @@ pub(crate) enum ConfigCommand {
 }
 
 /// A form of the sentinel's file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ToForm {
     /// The sentinel's own.
     Flat,
@@ -228,7 +247,7 @@ pub(crate) enum ToForm {
 }
 
 /// What a schema is asked of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SchemaOf {
     Flat,
     Hyperfleet,
@@ -244,15 +263,17 @@ pub(crate) enum OutboxCommand {
         /// At most so many.
         #[arg(long, value_name = "N", default_value_t = 100)]
         limit: u32,
-        /// Prints one JSON object per delivery.
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        output: OutputArgs,
     },
     /// Shows one delivery with its event, exactly as it is sent.
     Show {
         /// The delivery's number, as listed.
         number: i64,
     },
+    /// Prints events, one CloudEvent in JSON per line and each once: whatever is not delivered, unless something else is
+    /// asked for.
+    Export(DeliveryArgs),
     /// Queues dead and discarded deliveries again; pending ones become due at once.
     Retry(DeliveryArgs),
     /// Gives up pending and dead deliveries.
@@ -287,7 +308,7 @@ pub(crate) struct DeliveryArgs {
     /// One subscriber.
     #[arg(long, value_name = "NAME")]
     pub(crate) sink: Option<String>,
-    /// pending, delivered, dead or discarded; dead unless something else is asked for.
+    /// pending, delivered, dead or discarded; dead unless something else is asked for, for an export pending and dead.
     #[arg(long, value_name = "STATE")]
     pub(crate) state: Option<String>,
 }
@@ -392,7 +413,7 @@ mod tests {
                 other => panic!("{line}: {other:?}"),
             }
         }
-        assert!(matches!(read("/app/sentinel version"), Ok(Command::Version)));
+        assert!(matches!(read("/app/sentinel version"), Ok(Command::Version(_))));
         assert!(matches!(read("/app/sentinel config-dump -c x"), Ok(Command::ConfigDump { .. })));
         assert!(read("watchfire").is_err() && read("/app/sentinel --help").is_err());
     }

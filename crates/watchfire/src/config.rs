@@ -7,11 +7,14 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use serde::Serialize;
+use serde_json::{Value, json};
 use watchfire_runtime::config::{ConfigError, Env, Text, Warning};
+use watchfire_runtime::{chain, redact};
 use watchfire_sentinel::config::broker::{RawBrokerFile, Settings};
 use watchfire_sentinel::config::{self, Form, Overrides, Process, RawConfig, RawHyperFleet, SentinelConfig, broker};
 
-use crate::cli::{ConfigArgs, ConfigCommand, SchemaOf, SettingArgs, ToForm};
+use crate::cli::{ConfigArgs, ConfigCommand, Format, SchemaOf, SettingArgs, ToForm};
 use crate::failure::{Failure, note_aside, say};
 
 /// A configuration that holds.
@@ -28,19 +31,21 @@ pub(crate) struct Loaded {
 pub(crate) fn run(command: &ConfigCommand) -> Result<(), Failure> {
     let env = Env::from_process();
     match command {
-        ConfigCommand::Check { files, settings, live } => {
-            let loaded = load(files, settings, &env)?;
-            let mut text = String::new();
-            for warning in &loaded.warnings {
-                // Writing to a String cannot fail.
-                let _infallible = writeln!(text, "warning: {warning}");
+        ConfigCommand::Check { files, settings, live, output } => {
+            let loaded = load(files, settings, &env);
+            match output.format {
+                Format::Text => check(loaded?, *live),
+                Format::Json => check_for_programs(loaded, *live),
             }
-            text.push_str("the configuration is valid");
-            say(&text)?;
-            if *live { live::check(loaded) } else { Ok(()) }
         }
         ConfigCommand::Migrate { file, to } => migrate(file, *to),
-        ConfigCommand::Show { files, settings } => say(&load(files, settings, &env)?.show()?),
+        ConfigCommand::Show { files, settings, output } => {
+            let loaded = load(files, settings, &env)?;
+            say(&match output.format {
+                Format::Text => loaded.show()?,
+                Format::Json => pretty(&redact::to_json(&loaded.effective()).context("print the configuration")?)?,
+            })
+        }
         ConfigCommand::Schema { form } => {
             let schema = match form {
                 SchemaOf::Flat => schemars::schema_for!(RawConfig),
@@ -50,6 +55,53 @@ pub(crate) fn run(command: &ConfigCommand) -> Result<(), Failure> {
             say(&serde_json::to_string_pretty(&schema).context("print the schema")?)
         }
     }
+}
+
+fn check(loaded: Loaded, live: bool) -> Result<(), Failure> {
+    let mut text = String::new();
+    for warning in &loaded.warnings {
+        // Writing to a String cannot fail.
+        let _infallible = writeln!(text, "warning: {warning}");
+    }
+    text.push_str("the configuration is valid");
+    say(&text)?;
+    if !live {
+        return Ok(());
+    }
+    let answers = live::ask(loaded)?;
+    let told = |(name, answer): &(&str, anyhow::Result<String>)| match answer {
+        Ok(answer) => format!("{name}: {answer}"),
+        Err(error) => format!("{name}: FAILED: {error:#}"),
+    };
+    say(&answers.iter().map(told).collect::<Vec<_>>().join("\n"))?;
+    live::verdict(&answers)
+}
+
+/// Says the same as one document. What is wrong is on standard error, too, as ever.
+fn check_for_programs(loaded: Result<Loaded, ConfigError>, live: bool) -> Result<(), Failure> {
+    let loaded = match loaded {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            let problems = match error.problems() {
+                [] => vec![json!({"message": chain(&error)})],
+                found => found.iter().map(|problem| json!(problem)).collect(),
+            };
+            say(&pretty(&json!({"valid": false, "problems": problems}))?)?;
+            return Err(error.into());
+        }
+    };
+    let mut document = json!({"valid": true, "warnings": loaded.warnings});
+    let answers = if live { live::ask(loaded)? } else { Vec::new() };
+    for (name, answer) in &answers {
+        let said = answer.as_ref().map_or_else(|error| format!("{error:#}"), Clone::clone);
+        document["live"][name.to_lowercase()] = json!({"ok": answer.is_ok(), "message": said});
+    }
+    say(&pretty(&document)?)?;
+    live::verdict(&answers)
+}
+
+fn pretty(document: &Value) -> anyhow::Result<String> {
+    serde_json::to_string_pretty(document).context("print JSON")
 }
 
 fn migrate(file: &Path, to: Option<ToForm>) -> Result<(), Failure> {
@@ -81,12 +133,16 @@ pub(crate) fn dump(files: &ConfigArgs, settings: &SettingArgs) -> Result<(), Fai
 impl Loaded {
     /// The configuration in effect, as YAML, secrets redacted.
     pub(crate) fn show(&self) -> anyhow::Result<String> {
-        shown(&self.sentinel.show(&self.process, &self.broker))
+        shown(&self.effective())
+    }
+
+    fn effective(&self) -> impl Serialize + use<> {
+        self.sentinel.show(&self.process, &self.broker)
     }
 }
 
 fn shown(value: &impl serde::Serialize) -> anyhow::Result<String> {
-    watchfire_runtime::redact::to_yaml(value).context("print the configuration")
+    redact::to_yaml(value).context("print the configuration")
 }
 
 /// Reads files, environment and flags; every problem of all of them is in one error.

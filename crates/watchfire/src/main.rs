@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use cli::{Cli, Command};
+use cli::{Cli, Command, Format};
 use failure::{Failure, note_aside, say};
 use watchfire_runtime::roots;
 
@@ -38,6 +38,9 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Config { command } => config::run(&command),
         Command::Outbox { store, command } => outbox::run(&store, &command),
         Command::Completions { shell } => say(&cli::completions(shell)),
-        Command::Version => say(cli::VERSION),
+        Command::Version(output) => say(&match output.format {
+            Format::Text => cli::VERSION.to_owned(),
+            Format::Json => serde_json::json!({"version": env!("CARGO_PKG_VERSION")}).to_string(),
+        }),
     }
 }

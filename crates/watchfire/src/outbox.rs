@@ -6,11 +6,14 @@ use std::path::Path;
 use anyhow::{Context, anyhow};
 use serde_json::json;
 use watchfire_delivery::outbox::{self, Entry, Filter, SinkId, State};
-use watchfire_delivery::store::{Tx, open_beside, write_beside};
+use watchfire_delivery::store::{Connection, Tx, open_beside, write_beside};
 use watchfire_runtime::clock;
 
-use crate::cli::{DeliveryArgs, OutboxCommand};
+use crate::cli::{DeliveryArgs, Format, OutboxCommand};
 use crate::failure::{Failure, say};
+
+/// Events that are read at once for an export; each may have some megabytes.
+const EXPORTED_AT_ONCE: u32 = 50;
 
 pub(crate) fn run(store: &Path, command: &OutboxCommand) -> Result<(), Failure> {
     let connection = open_beside(store, &[outbox::MODULE])
@@ -22,14 +25,19 @@ pub(crate) fn run(store: &Path, command: &OutboxCommand) -> Result<(), Failure> 
         found.ok_or_else(|| Failure::Configuration(anyhow!("no subscriber is called {name:?}; known are {known}")))
     };
     match command {
-        OutboxCommand::List { which, limit, json } => {
+        OutboxCommand::List { which, limit, output } => {
             let entries = outbox::list(&connection, &filter(which, *limit)?).context("list deliveries")?;
-            say(&if *json { lines(&entries) } else { table(&entries) })
+            match output.format {
+                Format::Text => say(&table(&entries)),
+                Format::Json if entries.is_empty() => Ok(()),
+                Format::Json => say(&lines(&entries)),
+            }
         }
         OutboxCommand::Show { number } => match outbox::show(&connection, *number).context("show a delivery")? {
             Some((entry, body)) => say(&format!("{}\n{}", lines(&[entry]).trim_end(), String::from_utf8_lossy(&body))),
             None => Err(Failure::Configuration(anyhow!("no delivery has the number {number}; `outbox list` has them"))),
         },
+        OutboxCommand::Export(which) => export(&connection, which),
         OutboxCommand::Retry(which) => {
             let filter = filter(which, u32::MAX)?;
             let count = write_beside(&connection, |tx: &Tx<'_>| outbox::retry(tx, &filter, now));
@@ -53,17 +61,29 @@ pub(crate) fn run(store: &Path, command: &OutboxCommand) -> Result<(), Failure> 
     }
 }
 
+/// Prints the events a few at a time, so that neither the process nor the store holds them all.
+fn export(connection: &Connection, which: &DeliveryArgs) -> Result<(), Failure> {
+    let mut filter = Filter { state: state(which)?, ..filter(which, EXPORTED_AT_ONCE)? };
+    loop {
+        let events = outbox::events(connection, &filter).context("export events")?;
+        let Some((last, _)) = events.last() else { return Ok(()) };
+        filter.after = Some(*last);
+        // A line break in JSON stands between two of its parts, where a space says the same.
+        let lines = events.iter().map(|(_, body)| String::from_utf8_lossy(body).replace(['\n', '\r'], " "));
+        say(&lines.collect::<Vec<_>>().join("\n"))?;
+    }
+}
+
+fn state(which: &DeliveryArgs) -> Result<Option<State>, Failure> {
+    let Some(name) = which.state.as_deref() else { return Ok(None) };
+    let state = State::ALL.into_iter().find(|state| state.as_str() == name);
+    let names = State::ALL.map(State::as_str).join(", ");
+    state.map(Some).ok_or_else(|| Failure::Configuration(anyhow!("--state {name:?} is not one of {names}")))
+}
+
 /// Dead letters are what one comes for; anything else has to be named.
 fn filter(which: &DeliveryArgs, limit: u32) -> Result<Filter, Failure> {
-    let state = match which.state.as_deref() {
-        Some(name) => {
-            let state = State::ALL.into_iter().find(|state| state.as_str() == name);
-            let names = State::ALL.map(State::as_str).join(", ");
-            Some(state.ok_or_else(|| Failure::Configuration(anyhow!("--state {name:?} is not one of {names}")))?)
-        }
-        None if which.number.is_some() => None,
-        None => Some(State::Dead),
-    };
+    let state = state(which)?.or_else(|| which.number.is_none().then_some(State::Dead));
     Ok(Filter { seq: which.number, sink: which.sink.clone(), state, limit, ..Filter::default() })
 }
 

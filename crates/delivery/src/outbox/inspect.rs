@@ -107,13 +107,13 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
     })
 }
 
+const MEANT: &str = "
+    (:seq IS NULL OR d.seq = :seq) AND (:sink IS NULL OR s.name = :sink)
+    AND (:subject IS NULL OR d.subject = :subject) AND (:state IS NULL OR d.state = :state) ";
+
 /// Lists deliveries in the order in which they were queued.
 pub fn list(connection: &Connection, filter: &Filter) -> Result<Vec<Entry>, Error> {
-    let sql = format!(
-        "{SELECT} WHERE (:seq IS NULL OR d.seq = :seq) AND (:sink IS NULL OR s.name = :sink)
-        AND (:subject IS NULL OR d.subject = :subject) AND (:state IS NULL OR d.state = :state)
-        AND d.seq > coalesce(:after, -1) ORDER BY d.seq LIMIT :limit"
-    );
+    let sql = format!("{SELECT} WHERE {MEANT} AND d.seq > coalesce(:after, -1) ORDER BY d.seq LIMIT :limit");
     let mut statement = connection.prepare_cached(&sql)?;
     let Filter { seq, sink, subject, state, after, limit } = filter;
     let state = state.map(State::as_str);
@@ -132,6 +132,27 @@ pub fn show(connection: &Connection, seq: i64) -> Result<Option<(Entry, Bytes)>,
     let sql = "SELECT body FROM events WHERE seq = (SELECT event FROM deliveries WHERE seq = ?1)";
     let body: Option<Vec<u8>> = connection.query_row(sql, [seq], |row| row.get(0)).optional()?;
     Ok(body.map(|body| (entry, body.into())))
+}
+
+/// Hands over the events of deliveries, each once and in the order in which they came in: a number to go on after, and the
+/// body, exactly as it is sent. Where the filter names neither a state nor one delivery, they are those that may still be
+/// wanted: of pending and of dead deliveries.
+pub fn events(connection: &Connection, filter: &Filter) -> Result<Vec<(i64, Bytes)>, Error> {
+    let sql = format!(
+        "SELECT seq, body FROM events WHERE seq > coalesce(:after, -1) AND seq IN (
+            SELECT d.event FROM deliveries d JOIN sinks s ON s.id = d.sink
+            WHERE {MEANT} AND (:state IS NOT NULL OR :seq IS NOT NULL OR d.state IN ('pending', 'dead'))
+        ) ORDER BY seq LIMIT :limit"
+    );
+    let mut statement = connection.prepare_cached(&sql)?;
+    let Filter { seq, sink, subject, state, after, limit } = filter;
+    let state = state.map(State::as_str);
+    let parameters = named_params! {
+        ":seq": seq, ":sink": sink, ":subject": subject, ":state": state, ":after": after, ":limit": limit,
+    };
+    let event = |row: &Row<'_>| Ok((row.get(0)?, Bytes::from(row.get::<_, Vec<u8>>(1)?)));
+    let events = statement.query_map(parameters, event)?.collect::<Result<_, _>>()?;
+    Ok(events)
 }
 
 /// Queues dead and discarded deliveries again, behind what their subject has waiting, with their attempts forgotten.

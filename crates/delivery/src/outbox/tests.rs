@@ -414,6 +414,34 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+#[test]
+fn an_export_has_each_event_once_and_those_that_may_still_be_wanted() {
+    let c = outbox();
+    let sinks = [register(&c, "a").unwrap(), register(&c, "b").unwrap()];
+    for id in ["1", "2", "3"] {
+        put(&c, id, "", &sinks);
+    }
+    let seqs = |id: &str| {
+        let entries = list(&c, &Filter { limit: 10, ..Filter::default() }).unwrap();
+        entries.into_iter().filter(|entry| entry.id == id).map(|entry| entry.seq).collect::<Vec<_>>()
+    };
+    // The second is dead for one sink and delivered to the other, the third delivered to both.
+    settle(&c, seqs("2")[0], &dead("no"), at(1)).unwrap();
+    for seq in [seqs("2")[1], seqs("3")[0], seqs("3")[1]] {
+        settle(&c, seq, &Mark::Delivered, at(1)).unwrap();
+    }
+    let exported = |filter: Filter| -> Vec<String> {
+        let events = events(&c, &Filter { limit: 10, ..filter }).unwrap();
+        events.into_iter().map(|(_, body)| CloudEvent::from_structured(&body).unwrap().id().to_owned()).collect()
+    };
+    assert_eq!(exported(Filter::default()), ["1", "2"]);
+    assert_eq!(exported(Filter { sink: Some("b".into()), ..Filter::default() }), ["1"]);
+    assert_eq!(exported(Filter { state: Some(State::Delivered), ..Filter::default() }), ["2", "3"]);
+    assert_eq!(exported(only(seqs("3")[0])), ["3"], "asked for by its number");
+    let first = events(&c, &Filter { limit: 1, ..Filter::default() }).unwrap().remove(0);
+    assert_eq!(exported(Filter { after: Some(first.0), ..Filter::default() }), ["2"]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
     #[test]

@@ -5,6 +5,8 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
 use super::locate::{Place, Source};
 
 /// Where a setting came from: what a problem is tied to.
@@ -134,6 +136,30 @@ impl fmt::Display for Problem {
             Origin::Flag(name) => write!(f, "flag {name}: ")?,
         }
         f.write_str(&self.message)
+    }
+}
+
+/// For programs: `message`, and `file`, `line`, `column` and `key`, or `variable`, or `flag`, as far as there are any.
+impl Serialize for Problem {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        let (name, value) = match &self.origin {
+            Origin::Key(key) | Origin::Beside { key, .. } => ("key", key),
+            Origin::Env(variable) => ("variable", variable),
+            Origin::Flag(flag) => ("flag", flag),
+        };
+        if let Some(file) = &self.file {
+            map.serialize_entry("file", file)?;
+        }
+        if let Some(Place { line, column }) = self.place {
+            map.serialize_entry("line", &line)?;
+            map.serialize_entry("column", &column)?;
+        }
+        if !value.is_empty() {
+            map.serialize_entry(name, value)?;
+        }
+        map.serialize_entry("message", &self.message)?;
+        map.end()
     }
 }
 

@@ -1,7 +1,5 @@
 //! `watchfire config check --live`: asks the API and the broker, changes nothing, and says what they answer.
 
-use std::fmt::Write as _;
-
 use anyhow::{Context, anyhow};
 use watchfire_delivery::EventSink;
 use watchfire_delivery::sink::pubsub::{MissingTopic, PubSub};
@@ -12,23 +10,25 @@ use watchfire_sentinel::api::{Api, ApiConfig};
 use watchfire_sentinel::config::broker::BrokerConfig;
 
 use super::Loaded;
-use crate::failure::{Failure, say};
+use crate::failure::Failure;
 
-/// Asks both, and fails if one of them does.
-pub(super) fn check(loaded: Loaded) -> Result<(), Failure> {
+/// Who was asked, and what came of it.
+pub(super) type Answer = (&'static str, anyhow::Result<String>);
+
+/// Asks both.
+pub(super) fn ask(loaded: Loaded) -> anyhow::Result<Vec<Answer>> {
     crypto::install_crypto_provider();
     let runtime = tokio::runtime::Runtime::new().context("start the async runtime")?;
     let (api, broker) = runtime.block_on(async { tokio::join!(api(&loaded.sentinel), broker(loaded.broker)) });
-    let mut text = String::new();
-    let mut failed = false;
-    for (name, answer) in [("API", api), ("broker", broker)] {
-        failed |= answer.is_err();
-        let answer = answer.unwrap_or_else(|error| format!("FAILED: {error:#}"));
-        // Writing to a String cannot fail.
-        let _infallible = writeln!(text, "{name}: {answer}");
+    Ok(vec![("API", api), ("broker", broker)])
+}
+
+/// Fails if one of those who were asked does.
+pub(super) fn verdict(answers: &[Answer]) -> Result<(), Failure> {
+    if answers.iter().all(|(_, answer)| answer.is_ok()) {
+        return Ok(());
     }
-    say(&text)?;
-    if failed { Err(anyhow!("ask the API and the broker: not both are as they must be").into()) } else { Ok(()) }
+    Err(anyhow!("ask the API and the broker: not both are as they must be").into())
 }
 
 /// Lists one resource, as the sentinel would, and reads how many there are.

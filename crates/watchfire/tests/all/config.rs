@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{root, run, text};
 
@@ -305,4 +305,40 @@ async fn every_example_of_the_specifications_is_accepted_or_refused_with_what_to
         count += 1;
     }
     assert_eq!(count, 19, "an example that nobody thought of");
+}
+
+/// What a command prints for programs.
+async fn json(args: &[&str], env: Env<'_>) -> (Option<i32>, Value) {
+    let output = run(&[args, &["-o", "json"]].concat(), env).await;
+    let document = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    (output.status.code(), document)
+}
+
+#[tokio::test]
+async fn programs_are_answered_in_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("sentinel.yaml").display().to_string();
+    let check = ["config", "check", "--config", &file];
+    std::fs::write(&file, MINIMAL).unwrap();
+    assert_eq!(json(&check, &BROKER).await, (Some(0), json!({"valid": true, "warnings": []})));
+    let (status, document) = json(&check, &[BROKER[0], BROKER[1], ("BROKER_NONSENSE", "1")]).await;
+    assert_eq!((status, &document["warnings"][0]["variable"]), (Some(0), &"BROKER_NONSENSE".into()), "{document}");
+    assert!(document["warnings"][0]["message"].as_str().unwrap().contains("known are"), "{document}");
+
+    std::fs::write(&file, format!("{MINIMAL}poll_interval: soon\npol: 1\n")).unwrap();
+    let (status, document) = json(&check, &[("BROKER_TYPE", "kafka")]).await;
+    assert_eq!((status, &document["valid"]), (Some(64), &false.into()), "{document}");
+    let problems = document["problems"].as_array().unwrap();
+    let place = |problem: &Value| ["file", "line", "column", "key"].map(|name| problem[name].clone());
+    assert!(problems.iter().any(|it| place(it) == [json!(file), json!(5), json!(1), json!("pol")]), "{document}");
+    assert!(problems.iter().any(|it| it["variable"] == "BROKER_TYPE"), "{document}");
+    let (status, document) = json(&["config", "check", "--config", "/missing.yaml"], &BROKER).await;
+    let said = document["problems"][0]["message"].as_str().unwrap();
+    assert!(status == Some(64) && said.contains("/missing.yaml: No such file"), "{document}");
+
+    std::fs::write(&file, MINIMAL).unwrap();
+    let (_, shown) = json(&["config", "show", "--config", &file], &BROKER).await;
+    let known = (&shown["resource_type"], &shown["hyperfleet_api"]["endpoint"]);
+    assert_eq!(known, (&"clusters".into(), &"http://api:8000".into()), "{shown}");
+    assert_eq!(json(&["version"], &[]).await.1, json!({"version": env!("CARGO_PKG_VERSION")}));
 }

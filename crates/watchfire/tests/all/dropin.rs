@@ -225,6 +225,13 @@ async fn a_live_check_says_what_api_and_broker_answer() {
     let away = Deployment::new("http://127.0.0.1:1", "", "{}");
     let (status, said) = check_live(&away.path("config.yaml"), &http).await;
     assert!(status == Some(1) && said.contains("API: FAILED: reach http://127.0.0.1:1"), "{said}");
+    let file = away.path("config.yaml").display().to_string();
+    let output = run(&["config", "check", "--live", "-o", "json", "-c", &file], &http).await;
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let live = &document["live"];
+    let ok = (output.status.code(), &document["valid"], &live["api"]["ok"], &live["broker"]["ok"]);
+    assert_eq!(ok, (Some(1), &true.into(), &false.into(), &true.into()), "{document}");
+    assert!(live["api"]["message"].as_str().unwrap().contains("reach http://127.0.0.1:1"), "{document}");
 }
 
 #[tokio::test]

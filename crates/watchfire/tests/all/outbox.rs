@@ -22,7 +22,7 @@ async fn a_dead_letter_is_listed_shown_and_delivered_when_it_is_retried() {
     let store = setup.folder.path().join("broker.db").display().to_string();
     let sentinel = setup.start().await;
     let listed = eventually(DEADLINE, "a dead letter", async || {
-        let (code, said) = outbox(&store, &["list", "--json"]).await;
+        let (code, said) = outbox(&store, &["list", "-o", "json"]).await;
         (code == Some(0) && said.contains("\"dead\"")).then_some(said)
     })
     .await;
@@ -32,6 +32,10 @@ async fn a_dead_letter_is_listed_shown_and_delivered_when_it_is_retried() {
     let number = entry["number"].to_string();
     let (_, shown) = outbox(&store, &["show", &number]).await;
     assert!(shown.contains("com.redhat.hyperfleet.cluster.reconcile"), "{shown}");
+    let refused = text(&receiver.requests()[0].body);
+    let exported = async |args: &[&str]| outbox(&store, &[&["export"][..], args].concat()).await;
+    assert_eq!(exported(&[]).await, (Some(0), format!("{refused}\n")), "byte by byte what the subscriber refused");
+    assert_eq!(exported(&["--state", "delivered"]).await, (Some(0), String::new()));
     let (_, table) = outbox(&store, &["list"]).await;
     assert!(table.starts_with("  NUMBER") && table.contains(entry["id"].as_str().unwrap()), "{table}");
 
@@ -41,7 +45,11 @@ async fn a_dead_letter_is_listed_shown_and_delivered_when_it_is_retried() {
     let requests = receiver.wait_for(1).await;
     let event: Value = serde_json::from_slice(&requests[0].body).unwrap();
     assert_eq!(event["id"], entry["id"], "the same event");
+    let delivered = async || (exported(&["--state", "delivered"]).await.1 == format!("{refused}\n")).then_some(());
+    eventually(DEADLINE, "it is noted as delivered", delivered).await;
+    assert_eq!(exported(&[]).await, (Some(0), String::new()), "nothing is left to deliver");
     sentinel.stop().await;
+    assert_eq!(exported(&["--state", "delivered"]).await, (Some(0), format!("{refused}\n")), "the file is enough");
 }
 
 #[tokio::test]
