@@ -260,10 +260,10 @@ impl Worker {
             Some(reason) => {
                 let name = &self.queue.name;
                 self.state
-                    .down(format!("paused, its queue is kept: {reason}; go on with `watchfire outbox resume {name}`"))
+                    .down(format!("paused, its queue is kept: {reason}; go on with `watchfire outbox resume {name}`"));
             }
             None => self.state.up(),
-        };
+        }
     }
 
     /// Starts as many windows as may go out now. Returns how long there is nothing to do if nothing happens.

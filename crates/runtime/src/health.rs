@@ -225,21 +225,18 @@ pub struct Dependency {
 }
 
 impl Dependency {
-    /// Says that it answers; returns whether that is a change, so that the caller logs once.
-    pub fn up(&self) -> bool {
-        self.set(Condition::Up)
+    /// Says that it answers.
+    pub fn up(&self) {
+        self.set(Condition::Up);
     }
 
-    /// Says that it does not answer, and why; returns whether it was not down before.
-    pub fn down(&self, reason: impl Into<String>) -> bool {
-        self.set(Condition::Down(reason.into()))
+    /// Says that it does not answer, and why.
+    pub fn down(&self, reason: impl Into<String>) {
+        self.set(Condition::Down(reason.into()));
     }
 
-    fn set(&self, condition: Condition) -> bool {
-        let state = std::mem::discriminant(&condition);
-        let before = self.health.state().dependencies.insert(self.name.clone(), condition);
-        // Another reason for the same state is no change of state.
-        before.is_none_or(|before| std::mem::discriminant(&before) != state)
+    fn set(&self, condition: Condition) {
+        self.health.state().dependencies.insert(self.name.clone(), condition);
     }
 }
 
@@ -292,12 +289,15 @@ mod tests {
         let health = Health::new();
         let (api, broker) = (health.dependency("api"), health.dependency("broker"));
         assert_eq!(health.readiness().checks["api"], Check::error("not checked yet"));
-        assert!(api.up() && broker.down("connection refused"));
+        api.up();
+        broker.down("connection refused");
         let report = health.readiness();
         assert_eq!(report.status, Status::Error);
         assert_eq!(report.checks["api"], Check::ok());
         assert_eq!(report.checks["broker"], Check::error("connection refused"));
-        assert!(broker.up());
+        broker.down("timed out");
+        assert_eq!(health.readiness().checks["broker"], Check::error("timed out"), "the last reason counts");
+        broker.up();
         assert_eq!(health.readiness().status, Status::Ok);
         assert_eq!(health.liveness().status, Status::Ok, "no remote decides about liveness");
     }
@@ -317,15 +317,6 @@ mod tests {
         assert!(health.liveness().checks.is_empty());
         west.service("sentinel", "clusters");
         assert_eq!(health.services().keys().collect::<Vec<_>>(), ["us-west.sentinel"]);
-    }
-
-    #[test]
-    fn only_a_change_of_state_is_a_change() {
-        let broker = Health::new().dependency("broker");
-        assert!(broker.down("refused"));
-        assert!(!broker.down("timed out"));
-        assert!(broker.up());
-        assert!(!broker.up());
     }
 
     #[test]
