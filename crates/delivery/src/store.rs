@@ -40,8 +40,8 @@ pub enum Error {
     #[error("use the store")]
     Sqlite(#[from] rusqlite::Error),
     /// The rows could not be committed; nothing of them is kept.
-    #[error("commit to the store: {0}")]
-    Commit(Arc<rusqlite::Error>),
+    #[error("commit to the store")]
+    Commit(#[source] Arc<rusqlite::Error>),
     /// The volume is nearly full, and what is left is kept for the marks of what was delivered.
     #[error("take an event in: {free} bytes are free on the store's volume, and {floor} are kept")]
     Full {
