@@ -20,7 +20,7 @@ pub use file::{RawBrokerFile, parse, read};
 pub use migrate::{is_broker, migrate};
 pub use settings::{ADAPTERS, OURS, SHARED, Settings, variable};
 
-/// What is published to when nothing is said: as the specification's deployments have it.
+/// What events go to when nothing is said.
 pub const DEFAULT_TOPIC: &str = "hyperfleet-events";
 
 /// A checked broker.

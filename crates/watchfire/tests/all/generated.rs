@@ -13,7 +13,11 @@ use crate::support::{Api, Setup, get, root, run, text};
 
 /// The variables that the sentinel reads for its broker: which brokers read it, and what it says.
 const BROKER: [(&str, &str, &str); 21] = [
-    ("BROKER_TYPE", "all", "`rabbitmq`, `pubsub` (also `gcp-pubsub`), or `http` for the embedded broker. Required."),
+    (
+        "BROKER_TYPE",
+        "all",
+        "`rabbitmq`, `pubsub` (also `googlepubsub` or `gcp-pubsub`), or `http` for the embedded broker. Required.",
+    ),
     ("BROKER_CONFIG", "all", "Where these settings stand, if not in the environment; the flag `--broker-config`."),
     (
         "BROKER_CONFIG_FILE",
