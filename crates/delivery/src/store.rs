@@ -20,7 +20,7 @@ use std::thread;
 use std::time::Instant;
 
 pub use rusqlite::Connection;
-use rusqlite::TransactionBehavior;
+use rusqlite::{Transaction, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::metrics::StoreMetrics;
@@ -369,22 +369,9 @@ impl Owner {
         let (mut replies, mut wakes, mut closing) = (Vec::new(), false, None);
         let mut next = Some(first);
         while let Some(work) = next {
-            match transaction.savepoint() {
-                Ok(savepoint) => {
-                    let tx = Tx { connection: &savepoint, shared: Some(&self.shared), wakes: Cell::new(false) };
-                    let reply = work(Ok(&tx));
-                    let woken = tx.wakes.get();
-                    if let Some(reply) = reply {
-                        match savepoint.commit() {
-                            Ok(()) => {
-                                wakes |= woken;
-                                replies.push(reply);
-                            }
-                            Err(error) => reply(Err(error.into())),
-                        }
-                    }
-                }
-                Err(error) => drop(work(Err(error.into()))),
+            if let Some((reply, woken)) = self.perform(&mut transaction, work) {
+                wakes |= woken;
+                replies.push(reply);
             }
             // A full disk makes SQLite end the whole transaction by itself; what comes next must not start another.
             if transaction.is_autocommit() || transaction.total_changes() - before >= COMMIT_ROWS {
@@ -414,6 +401,28 @@ impl Owner {
             reply(committed.clone().map_err(Error::Commit));
         }
         closing
+    }
+
+    /// Does one caller's work in its savepoint. Returns how to tell the caller what becomes of the commit, and whether
+    /// those who deliver are to be woken by it; nothing if the caller was told of an error already.
+    fn perform(&self, transaction: &mut Transaction<'_>, work: Work) -> Option<(Reply, bool)> {
+        let savepoint = match transaction.savepoint() {
+            Ok(savepoint) => savepoint,
+            Err(error) => {
+                drop(work(Err(error.into())));
+                return None;
+            }
+        };
+        let tx = Tx { connection: &savepoint, shared: Some(&self.shared), wakes: Cell::new(false) };
+        let reply = work(Ok(&tx))?;
+        let woken = tx.wakes.get();
+        match savepoint.commit() {
+            Ok(()) => Some((reply, woken)),
+            Err(error) => {
+                reply(Err(error.into()));
+                None
+            }
+        }
     }
 }
 
