@@ -287,7 +287,7 @@ impl Adapter {
             return Handled::Done;
         }
         match event.href() {
-            Ok(href) => self.work(href, &luck).await,
+            Ok(href) => self.work(href, event.traceparent.as_deref(), &luck).await,
             Err(reason) => {
                 tracing::debug!(adapter = self.name(), reason, "event does not drive an adapter");
                 self.count(|counters| counters.malformed += 1);
@@ -326,17 +326,18 @@ impl Adapter {
         Luck { latency, available, drop, crash }
     }
 
-    async fn work(&self, href: &str, luck: &Luck) {
+    /// Goes on with the event's trace: every request carries it, and with it the report.
+    async fn work(&self, href: &str, trace: Option<&str>, luck: &Luck) {
         let Ok(url) = self.inner.api.join(href) else {
             return self.count(|counters| counters.malformed += 1);
         };
-        let resource = match self.read::<Resource>(url.as_str()).await {
+        let resource = match self.read::<Resource>(url.as_str(), trace).await {
             Ok(Some(resource)) => resource,
             Ok(None) => return self.count(|counters| counters.gone += 1),
             Err(()) => return self.count(|counters| counters.failed += 1),
         };
         let deleting = resource.deleted_time.is_some();
-        let proceed = deleting || self.may_proceed(url.as_str(), &resource).await;
+        let proceed = deleting || self.may_proceed(url.as_str(), trace, &resource).await;
         if proceed {
             tokio::time::sleep(luck.latency).await;
         }
@@ -371,7 +372,8 @@ impl Adapter {
             "observed_time": observed_time.to_string(),
             "conditions": conditions,
         });
-        let sent = self.send(|| self.inner.client.put(format!("{url}/statuses")).body(report.to_string())).await;
+        let put = || self.inner.client.put(format!("{url}/statuses")).body(report.to_string());
+        let sent = self.send(put, trace).await;
         self.count(|counters| match sent {
             Ok(answer) => *counters.answers.entry(answer.status().as_u16()).or_default() += 1,
             Err(()) => counters.failed += 1,
@@ -379,7 +381,7 @@ impl Adapter {
     }
 
     /// Whether the adapter before this one succeeded at the resource's generation.
-    async fn may_proceed(&self, url: &str, resource: &Resource) -> bool {
+    async fn may_proceed(&self, url: &str, trace: Option<&str>, resource: &Resource) -> bool {
         let Some(after) = &self.inner.after else { return true };
         if let Some(conditions) = &resource.status.conditions {
             let ty = mirror_type(after);
@@ -388,7 +390,7 @@ impl Adapter {
             });
         }
         // The older dialects do not serve conditions, only the reports behind them.
-        let statuses = self.read::<Statuses>(&format!("{url}/statuses?size=100")).await;
+        let statuses = self.read::<Statuses>(&format!("{url}/statuses?size=100"), trace).await;
         let Ok(Some(Statuses { items })) = statuses else { return false };
         items.iter().any(|report| {
             let available = |condition: &Condition| condition.ty == "Available" && condition.status == "True";
@@ -399,8 +401,8 @@ impl Adapter {
     }
 
     /// Reads JSON; `None` if it is gone.
-    async fn read<T: serde::de::DeserializeOwned>(&self, url: &str) -> Result<Option<T>, ()> {
-        let answer = self.send(|| self.inner.client.get(url)).await?;
+    async fn read<T: serde::de::DeserializeOwned>(&self, url: &str, trace: Option<&str>) -> Result<Option<T>, ()> {
+        let answer = self.send(|| self.inner.client.get(url), trace).await?;
         match answer.status().as_u16() {
             404 => Ok(None),
             200 => {
@@ -412,7 +414,11 @@ impl Adapter {
     }
 
     /// Sends a request, several times if the API is away; the failures themselves are only counted.
-    async fn send(&self, request: impl Fn() -> reqwest::RequestBuilder) -> Result<reqwest::Response, ()> {
+    async fn send(
+        &self,
+        request: impl Fn() -> reqwest::RequestBuilder,
+        trace: Option<&str>,
+    ) -> Result<reqwest::Response, ()> {
         for attempt in 0..ATTEMPTS {
             if attempt > 0 {
                 tokio::time::sleep(RETRY_PAUSE * 2_u32.pow(attempt - 1)).await;
@@ -420,6 +426,9 @@ impl Adapter {
             let mut request = request().header("content-type", "application/json");
             if let Some(token) = &self.inner.token {
                 request = request.bearer_auth(token.expose_secret());
+            }
+            if let Some(trace) = trace {
+                request = request.header("traceparent", trace);
             }
             match request.send().await {
                 Ok(answer) if answer.status().is_server_error() => {}

@@ -104,6 +104,7 @@ async fn handle(
         path: path.to_owned(),
         query: query.clone(),
         scope,
+        traceparent: headers.get("traceparent").and_then(|value| value.to_str().ok()).map(str::to_owned),
     });
     let answer = async {
         simulator.faults().admit(&headers)?;

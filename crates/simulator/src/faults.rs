@@ -100,6 +100,8 @@ pub struct Request {
     pub query: Vec<(String, String)>,
     /// What the request was about.
     pub scope: Scope,
+    /// The trace that it belongs to, as its `traceparent` says.
+    pub traceparent: Option<String>,
 }
 
 impl Request {

@@ -17,6 +17,7 @@ pub(super) struct Event {
     ty: String,
     time: Option<String>,
     datacontenttype: Option<String>,
+    pub(super) traceparent: Option<String>,
     #[serde(default)]
     data: Value,
 }
@@ -86,6 +87,7 @@ mod tests {
             "owner_references":{"href":"/o","id":"o","kind":"Cluster"}},"traceparent":"00-f5-77-01"}"#;
         let event = Event::parse(body.as_bytes()).unwrap();
         assert_eq!((event.resource_id(), event.href()), ("r", Ok("/h")));
+        assert_eq!(event.traceparent.as_deref(), Some("00-f5-77-01"));
     }
 
     #[test]

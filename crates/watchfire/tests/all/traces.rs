@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use watchfire_simulator::{Dialect, Fault, NewResource, Scope, Simulator, Times};
+use tokio_util::sync::CancellationToken;
+use watchfire_simulator::adapter::Push;
+use watchfire_simulator::{Adapter, AdapterConfig, Dialect, Fault, NewResource, Scope, Simulator, Times};
 use watchfire_testkit::{Answer, Collector, Receiver, Span, eventually};
 
 use crate::support::{Api, DEADLINE, Sentinel, Setup, get};
@@ -14,13 +16,13 @@ const CREATE: &str = "hyperfleet-events create";
 
 /// A sentinel that polls once, and whose spans go out at once.
 fn setup(api: &Api, subscriber: &Receiver, collector: &str) -> Setup {
-    polling("1h", api, subscriber, collector)
+    polling("1h", api, subscriber.url(), collector)
 }
 
-fn polling(interval: &str, api: &Api, subscriber: &Receiver, collector: &str) -> Setup {
+fn polling(interval: &str, api: &Api, subscriber: &str, collector: &str) -> Setup {
     // No owners in the payload: whether the API projects them is found out by a request that it may refuse.
-    let config = format!("poll_interval: {interval}\nmessage_data:\n  id: .id");
-    Setup::new(&api.url, &config, subscriber.url())
+    let config = format!("poll_interval: {interval}\nmessage_data:\n  id: .id\n  href: .href");
+    Setup::new(&api.url, &config, subscriber)
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", collector)
         .env("OTEL_BSP_SCHEDULE_DELAY", "50")
 }
@@ -116,6 +118,37 @@ async fn one_event_leads_from_its_consumer_back_to_the_cycle_that_sent_it() {
 }
 
 #[tokio::test]
+async fn an_adapters_report_goes_on_with_the_trace_of_the_event_that_it_answers() {
+    let (fleet, ids) = fleet(1);
+    let (api, collector) = (Api::serve(fleet).await, Collector::start().await);
+    let adapter = Adapter::new(AdapterConfig::new("validation", api.url.parse().unwrap())).unwrap();
+    let pushed = Push::bind(([127, 0, 0, 1], 0).into(), vec![adapter]).await.unwrap();
+    let (subscriber, stop) = (pushed.url("validation"), CancellationToken::new());
+    let setup = polling("1h", &api, &subscriber, collector.receiver().url());
+    let reported = async || {
+        let requests = api.fleet.faults().requests();
+        requests.into_iter().find(|request| request.scope == Scope::Reports)
+    };
+    let sentinel = setup.start().await;
+    let adapting = stop.run_until_cancelled(pushed.run(stop.clone()));
+    let (_, report) = tokio::join!(adapting, async {
+        let report = eventually(DEADLINE, "a report", reported).await;
+        stop.cancel();
+        report
+    });
+    let (_, spans) = finish(sentinel, &collector).await;
+    let publish = named(&spans, PUBLISH)[0];
+    assert_eq!(publish.attribute("hyperfleet.resource.id"), ids[0]);
+    assert_eq!(report.traceparent, Some(publish.traceparent()), "{report:?}");
+    // And so does what the sentinel asks the API.
+    let requests = named(&spans, "GET");
+    for list in api.fleet.faults().lists() {
+        let trace = list.traceparent.unwrap();
+        assert!(requests.iter().any(|request| request.traceparent() == trace), "{trace} is no request of {requests:?}");
+    }
+}
+
+#[tokio::test]
 async fn each_event_of_a_small_window_has_a_span_and_those_of_a_large_one_share_it() {
     for (clusters, own) in [(5, true), (150, false)] {
         let (fleet, _) = fleet(clusters);
@@ -176,7 +209,7 @@ async fn what_fails_is_seen_in_its_span_and_what_is_not_sampled_is_not_sent() {
 async fn a_collector_that_is_away_or_hangs_costs_spans_and_one_line_and_never_time() {
     let (fleet, _) = fleet(1);
     let (api, subscriber) = (Api::serve(fleet).await, Receiver::start().await);
-    let setup = polling("50ms", &api, &subscriber, "http://127.0.0.1:9");
+    let setup = polling("50ms", &api, subscriber.url(), "http://127.0.0.1:9");
     let away = setup.start().await;
     eventually(DEADLINE, "failed spans are counted", async || {
         (counter(&away, "outcome=\"failed\"").await > 20.0).then_some(())
@@ -189,7 +222,7 @@ async fn a_collector_that_is_away_or_hangs_costs_spans_and_one_line_and_never_ti
     // One request hangs for 5 seconds; what does not fit the queue meanwhile is dropped.
     let collector = Collector::start().await;
     collector.receiver().otherwise(Answer::hang());
-    let setup = polling("50ms", &api, &subscriber, collector.receiver().url())
+    let setup = polling("50ms", &api, subscriber.url(), collector.receiver().url())
         .env("OTEL_BSP_MAX_QUEUE_SIZE", "10")
         .env("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "5");
     let mut hung = setup.start().await;
