@@ -13,7 +13,8 @@ use watchfire_delivery::sink::rabbitmq::{ExchangeType, RabbitMq, RabbitMqConfig,
 use watchfire_delivery::sink::{Error, EventSink};
 use watchfire_runtime::SecretSource;
 use watchfire_testkit::{
-    Broker, Mode, Proxy, Rabbit, amqp_url, eventually, missing, private_broker, private_broker_with, unique,
+    Broker, Mode, Proxy, Rabbit, alone, amqp_url, eventually, missing, open_files, private_broker, private_broker_with,
+    proc_status, unique,
 };
 
 use crate::far::{event, events, resolve};
@@ -563,4 +564,43 @@ async fn a_connection_that_a_caller_left_in_mid_work_is_not_used_again() {
         proxy.set(Mode::Pass).await;
         publish_one(&sink, "after").await.unwrap();
     }
+}
+
+#[test]
+fn a_thousand_reconnects_leave_neither_sockets_nor_threads_behind() {
+    if amqp_url("a_thousand_reconnects_leave_neither_sockets_nor_threads_behind").is_some() {
+        alone("rabbitmq::child_that_reconnects_a_thousand_times");
+    }
+}
+
+/// Without a queue each event comes back, which shows as well as a confirm that the connection works.
+#[tokio::test]
+#[ignore = "runs as a child of a_thousand_reconnects_leave_neither_sockets_nor_threads_behind"]
+async fn child_that_reconnects_a_thousand_times() {
+    let Some(url) = amqp_url("child_that_reconnects_a_thousand_times") else { return };
+    let mut config = config(&url, &unique("reconnects"));
+    let proxy = Proxy::start(resolve(&config.host, config.port).await).await;
+    (config.host, config.port) = ("127.0.0.1".to_owned(), proxy.address().port());
+    let sink = RabbitMq::new(config);
+    let reconnect = async || {
+        // The first attempt may still meet the connection that was cut.
+        eventually(STEP, "the broker answers", async || {
+            let error = publish_one(&sink, "a").await.unwrap_err();
+            (error.kind() == "unroutable").then_some(())
+        })
+        .await;
+        proxy.cut();
+    };
+    let pid = std::process::id();
+    for _ in 0..20 {
+        reconnect().await;
+    }
+    let (files, threads) = (open_files(pid), proc_status(pid, "Threads"));
+    for _ in 0..1_000 {
+        reconnect().await;
+    }
+    eventually(STEP, "what was cut is closed", async || {
+        (open_files(pid) <= files + 4 && proc_status(pid, "Threads") <= threads + 4).then_some(())
+    })
+    .await;
 }

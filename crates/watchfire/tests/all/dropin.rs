@@ -316,14 +316,6 @@ async fn a_file_is_migrated_to_the_other_form_and_its_broker_to_variables() {
     assert!(notes.contains("BROKER_PASSWORD is secret") && !(yaml + &notes).contains("hunter2"));
 }
 
-/// The most memory that a process has had so far, in KiB.
-fn peak_memory(sentinel: &Sentinel) -> u64 {
-    let pid = sentinel.process.pid().as_raw_nonzero();
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux tells it");
-    line.trim().trim_end_matches(" kB").parse().unwrap()
-}
-
 #[tokio::test]
 async fn two_sentinels_in_one_process_take_less_than_twice_the_memory_of_one() {
     const EACH: usize = 500;
@@ -353,7 +345,7 @@ async fn two_sentinels_in_one_process_take_less_than_twice_the_memory_of_one() {
         command.env("BROKER_TYPE", "http").envs(http_broker(&receiver)).env("BROKER_HTTP_STORE", store);
         let sentinel = Sentinel::started(Process::start(command)).await;
         receiver.wait_for(EACH * regions.len()).await;
-        peaks.push(peak_memory(&sentinel));
+        peaks.push(sentinel.process.peak_memory());
         sentinel.stop().await;
     }
     println!("peak memory of one and of two sentinels in KiB: {peaks:?}");

@@ -12,7 +12,7 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use watchfire_simulator::{Server, Simulator};
-use watchfire_testkit::eventually;
+use watchfire_testkit::{eventually, proc_status};
 
 /// The binary under test.
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_watchfire");
@@ -104,6 +104,11 @@ impl Process {
     pub(crate) fn pid(&self) -> Pid {
         let id = self.child.id().expect("not waited for yet");
         Pid::from_raw(id.try_into().expect("a process id")).expect("a process id")
+    }
+
+    /// The most memory that it has had so far, in KiB.
+    pub(crate) fn peak_memory(&self) -> u64 {
+        proc_status(self.child.id().expect("not waited for yet"), "VmHWM")
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

@@ -1,0 +1,25 @@
+//! What Linux tells of a process, and a test in a process of its own.
+
+use std::process::Command;
+
+/// A number of `/proc/PID/status`, such as `VmHWM` (the most memory that it has had, in KiB) or `Threads`.
+pub fn proc_status(pid: u32, name: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process that runs, on Linux");
+    let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let value = value.unwrap_or_else(|| panic!("/proc/{pid}/status has no {name}"));
+    value.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+/// How many files and sockets a process has open.
+pub fn open_files(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process that runs, on Linux").count()
+}
+
+/// Runs an ignored test of this test binary in a process that it shares with no other, and fails if it does.
+pub fn alone(test: &str) {
+    let mut command = Command::new(std::env::current_exe().expect("this test binary"));
+    let output = command.args(["--exact", test, "--ignored", "--nocapture"]).output().expect("run a test");
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    // Without a test of that name nothing would fail.
+    assert!(output.status.success() && said.contains("1 passed"), "{test} fails:\n{said}");
+}
