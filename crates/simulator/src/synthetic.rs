@@ -179,7 +179,7 @@ impl Synthetic {
         let per_period: Vec<bool> = (0..period).map(|index| ready(&index)).collect();
         let whole = u64::from(self.count / 10) * per_period.iter().filter(|ready| **ready).count() as u64;
         let rest = per_period.iter().take(self.count as usize % 10).filter(|ready| **ready).count() as u64;
-        if self.count < 10 { per_period.iter().filter(|ready| **ready).count() as u64 } else { whole + rest }
+        whole + rest
     }
 
     fn profile(&self, index: u32) -> &Profile {
