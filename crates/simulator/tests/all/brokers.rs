@@ -1,7 +1,6 @@
 //! Adapters on the real brokers, where they are to be had.
 
-use std::io::Write as _;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use google_cloud_auth::credentials::anonymous;
 use google_cloud_pubsub::client::{Publisher, TopicAdmin};
@@ -12,35 +11,13 @@ use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Exchange
 use tokio_util::sync::CancellationToken;
 use watchfire_simulator::adapter::{Error, PubSubSource, RabbitSource};
 use watchfire_simulator::{Adapter, Knobs, NewResource, Simulator};
+use watchfire_testkit::{amqp_url, eventually, pubsub_endpoint, unique};
 
 use crate::adapters::{adapter, event};
 use crate::support::{Running, serve, spawn};
 
-#[expect(clippy::print_stdout, reason = "a skipped test says so")]
-fn service(test: &str, variable: &str, default: &str) -> Option<String> {
-    let address = std::env::var(variable).unwrap_or_else(|_| default.to_owned());
-    let authority = address.rsplit(['@', '/']).find(|part| part.contains(':')).unwrap_or(&address).to_owned();
-    let found = std::net::TcpStream::connect(authority).is_ok();
-    if !found {
-        let required = std::env::var("WATCHFIRE_TEST_REQUIRE").is_ok_and(|value| value == "all");
-        assert!(!required, "{test} needs {variable}");
-        let line = format!("SKIPPED {test}: nothing at {address}: run testbed/up, or set {variable}");
-        println!("{line}");
-        if let Ok(skips) = std::env::var("WATCHFIRE_TEST_SKIPS") {
-            let mut file = std::fs::OpenOptions::new().create(true).append(true).open(skips).unwrap();
-            writeln!(file, "{line}").unwrap();
-        }
-    }
-    found.then_some(address)
-}
-
-async fn until(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !condition() {
-        assert!(Instant::now() < deadline, "{what} did not come true");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
+/// How long anything may take before a test says that it did not happen.
+const STEP: Duration = Duration::from_secs(30);
 
 struct Rabbit {
     channel: Channel,
@@ -52,7 +29,7 @@ impl Rabbit {
     async fn open(url: &str) -> Self {
         let connection = Connection::connect(url, ConnectionProperties::default()).await.unwrap();
         let channel = connection.create_channel().await.unwrap();
-        let topic = format!("simulator-{}", uuid::Uuid::new_v4());
+        let topic = unique("simulator");
         let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
         let (name, none) = (topic.as_str().into(), FieldTable::default());
         channel.exchange_declare(name, ExchangeKind::Fanout, options, none).await.unwrap();
@@ -91,6 +68,15 @@ async fn clusters(count: usize) -> (Running, Vec<String>) {
     (running, ids)
 }
 
+/// Waits until each of these clusters has a report, and the rest is so, too.
+async fn reported(simulator: &Simulator, ids: &[String], what: &str, and: impl Fn() -> bool) {
+    eventually(STEP, what, async || {
+        let reported = |id: &String| !simulator.get("clusters", id).unwrap().reports.is_empty();
+        (ids.iter().all(reported) && and()).then_some(())
+    })
+    .await;
+}
+
 fn start(adapter: &Adapter, source: RabbitSource) -> CancellationToken {
     let (adapter, token) = (adapter.clone(), CancellationToken::new());
     let child = token.clone();
@@ -103,27 +89,25 @@ fn start(adapter: &Adapter, source: RabbitSource) -> CancellationToken {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rabbitmq_drives_an_adapter() {
-    let Some(url) = service("rabbitmq_drives_an_adapter", "WATCHFIRE_TEST_AMQP_URL", "amqp://127.0.0.1:5672") else {
-        return;
-    };
+    let Some(url) = amqp_url("rabbitmq_drives_an_adapter") else { return };
     let (rabbit, (running, ids)) = (Rabbit::open(&url).await, clusters(20).await);
     let validation = Adapter::new(adapter(&running, "validation")).unwrap();
     let source = RabbitSource { prefetch: 8, ..RabbitSource::new(&url, &rabbit.topic) };
     let token = start(&validation, source);
     let probe = event("probe", &running.simulator, &ids[0]);
-    while validation.counters().events == 0 {
+    eventually(STEP, "an event arrives", async || {
         // Until the queue is bound, events go nowhere.
         rabbit.publish(&probe, text("probe")).await;
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        (validation.counters().events > 0).then_some(())
+    })
+    .await;
     for (number, id) in ids.iter().enumerate() {
         rabbit.publish(&event(&number.to_string(), &running.simulator, id), text("x")).await;
     }
     rabbit.publish("not an event", text("x")).await;
     rabbit.publish(&probe, AMQPValue::LongInt(1)).await;
-    until("every cluster reported, rubbish refused", || {
-        let reported = |id: &String| !running.simulator.get("clusters", id).unwrap().reports.is_empty();
-        ids.iter().all(reported) && validation.counters().rejected == 2
+    reported(&running.simulator, &ids, "every cluster is reported on, rubbish refused", || {
+        validation.counters().rejected == 2
     })
     .await;
     token.cancel();
@@ -133,7 +117,7 @@ async fn rabbitmq_drives_an_adapter() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_crash_left_is_delivered_again() {
     let test = "what_a_crash_left_is_delivered_again";
-    let Some(url) = service(test, "WATCHFIRE_TEST_AMQP_URL", "amqp://127.0.0.1:5672") else { return };
+    let Some(url) = amqp_url(test) else { return };
     let (rabbit, (running, ids)) = (Rabbit::open(&url).await, clusters(1).await);
     let dns = Adapter::new(adapter(&running, "dns").knobs(Knobs { crashes: 1.0, ..Knobs::default() })).unwrap();
     let source = RabbitSource::new(&url, &rabbit.topic);
@@ -143,14 +127,16 @@ async fn what_a_crash_left_is_delivered_again() {
         spawn(async move { sender.send(dns.run_rabbitmq(&source, CancellationToken::new()).await).unwrap() });
         receiver
     };
-    while dns.counters().crashed == 0 {
+    eventually(STEP, "the adapter crashes", async || {
         rabbit.publish(&event("1", &running.simulator, &ids[0]), text("1")).await;
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    assert!(matches!(crashed.await.unwrap(), Err(Error::Crashed)));
+        (dns.counters().crashed > 0).then_some(())
+    })
+    .await;
+    let crashed = tokio::time::timeout(STEP, crashed).await.expect("the adapter ends");
+    assert!(matches!(crashed.unwrap(), Err(Error::Crashed)));
     dns.set_knobs(Knobs::default());
     let token = start(&dns, source);
-    until("the event came again", || !running.simulator.get("clusters", &ids[0]).unwrap().reports.is_empty()).await;
+    reported(&running.simulator, &ids, "the event comes again", || true).await;
     assert!(dns.counters().duplicates >= 1);
     token.cancel();
     rabbit.remove("dns").await;
@@ -159,9 +145,9 @@ async fn what_a_crash_left_is_delivered_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pubsub_drives_an_adapter() {
     let test = "pubsub_drives_an_adapter";
-    let Some(emulator) = service(test, "PUBSUB_EMULATOR_HOST", "127.0.0.1:8085") else { return };
+    let Some(emulator) = pubsub_endpoint(test) else { return };
     let (running, ids) = clusters(20).await;
-    let topic = format!("simulator-{}", uuid::Uuid::new_v4());
+    let topic = unique("simulator");
     let (endpoint, name) = (format!("http://{emulator}"), format!("projects/test/topics/{topic}"));
     let credentials = || anonymous::Builder::new().build();
     let admin = TopicAdmin::builder().with_endpoint(&endpoint).with_credentials(credentials()).build().await.unwrap();
@@ -176,17 +162,17 @@ async fn pubsub_drives_an_adapter() {
     let (child, consumer) = (token.clone(), validation.clone());
     spawn(async move { consumer.run_pubsub(&source, child).await.unwrap() });
     let publish = async |body: String| publisher.publish(Message::new().set_data(body)).await.unwrap();
-    while validation.counters().events == 0 {
+    eventually(STEP, "an event arrives", async || {
         publish(event("probe", &running.simulator, &ids[0])).await;
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        (validation.counters().events > 0).then_some(())
+    })
+    .await;
     for (number, id) in ids.iter().enumerate() {
         publish(event(&number.to_string(), &running.simulator, id)).await;
     }
     publish("not an event".to_owned()).await;
-    until("every cluster reported, rubbish refused", || {
-        let reported = |id: &String| !running.simulator.get("clusters", id).unwrap().reports.is_empty();
-        ids.iter().all(reported) && validation.counters().rejected == 1
+    reported(&running.simulator, &ids, "every cluster is reported on, rubbish refused", || {
+        validation.counters().rejected == 1
     })
     .await;
     token.cancel();

@@ -51,8 +51,7 @@ pub(crate) async fn serve(simulator: Simulator) -> Running {
 }
 
 pub(crate) fn client() -> reqwest::Client {
-    // A second installation is refused, which is fine.
-    drop(rustls::crypto::ring::default_provider().install_default());
+    watchfire_testkit::install_crypto();
     reqwest::Client::builder().no_proxy().build().unwrap()
 }
 

@@ -2,6 +2,7 @@
 
 use jiff::SignedDuration;
 use watchfire_simulator::{Deleted, FleetState, NewReport, NewResource, Patch, Simulator, Status};
+use watchfire_testkit::{alone, proc_status};
 
 use crate::support::{Running, serve};
 
@@ -45,6 +46,30 @@ async fn a_million_resources_are_paged_by_key_and_counted() {
     assert_eq!(deep.ids().last(), last.first());
     let counts = running.simulator.counts("clusters");
     assert_eq!((counts.total, counts.ready, counts.not_ready), (1_000_000, 1_000_000, 0));
+}
+
+#[test]
+fn a_million_resources_take_bounded_memory() {
+    alone("synthetic::child_that_serves_a_million_resources");
+}
+
+#[tokio::test]
+#[ignore = "runs as a child of a_million_resources_take_bounded_memory"]
+async fn child_that_serves_a_million_resources() {
+    const MIB: u64 = 1024;
+    let peak = || proc_status(std::process::id(), "VmHWM");
+    let before = peak();
+    let running = fleet(1_000_000, FleetState::Due).await;
+    let mut after = String::new();
+    for _ in 0..50 {
+        let search = format!("id > '{after}'");
+        let page = [("size", "100"), ("order", "id asc"), ("search", search.as_str())];
+        after = running.get("/clusters", &page).await.ids().pop().unwrap();
+        // By the longest way, over all of them.
+        assert_eq!(running.get("/clusters", &[("page", "10000"), ("size", "100")]).await.ids().len(), 100);
+    }
+    let taken = peak() - before;
+    assert!(taken < 64 * MIB, "{taken} KiB for a million resources");
 }
 
 #[tokio::test]
