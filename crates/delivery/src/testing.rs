@@ -6,7 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -136,11 +136,8 @@ pub(crate) fn event(id: &str, subject: &str) -> CloudEvent {
 
 /// Waits until `condition` holds, and fails the test if it does not within thirty seconds.
 pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !condition().await {
-        assert!(Instant::now() < deadline, "in vain: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let deadline = Duration::from_secs(30);
+    watchfire_testkit::eventually(deadline, what, async || condition().await.then_some(())).await;
 }
 
 thread_local! {
