@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tokio::process::Command;
+use watchfire_delivery::EventSink;
+use watchfire_delivery::sink::pubsub::{Endpoint, MissingTopic, PubSub, PubSubConfig};
 use watchfire_simulator::{Dialect, NewResource, Simulator};
-use watchfire_testkit::{Rabbit, Receiver, amqp_url, pubsub_endpoint, unique};
+use watchfire_testkit::{Rabbit, Receiver, Subscription, amqp_url, pubsub_endpoint, unique};
 
 use crate::support::{Api, BINARY, Process, Sentinel, get, isolate, read, run, text};
 
@@ -86,6 +88,29 @@ async fn the_image_is_exchanged_and_the_adapters_get_their_events_over_rabbitmq(
     sentinel.readiness(200).await;
     sentinel.stop().await;
     queue.delete().await;
+}
+
+#[tokio::test]
+async fn the_image_is_exchanged_and_the_adapters_get_their_events_over_pubsub() {
+    let Some(endpoint) = pubsub_endpoint("dropin::pubsub") else { return };
+    let (api, project) = (fleet().await, unique("p"));
+    let mut subscription = Subscription::create(&endpoint, &project, "hyperfleet-system-clusters").await;
+    let broker = "broker:\n  type: googlepubsub\n  googlepubsub:\n    project_id: another\n    create_topic_if_missing: false\n\
+                  subscriber:\n  parallelism: 1\n";
+    let topic = "  broker:\n    topic: hyperfleet-system-clusters\n";
+    let deployment = Deployment::new(&api.url, topic, broker);
+    let env = [("BROKER_GOOGLEPUBSUB_PROJECT_ID", project.as_str()), ("PUBSUB_EMULATOR_HOST", endpoint.as_str())];
+    let sentinel = deployment.start(&env).await;
+    for message in subscription.take(2).await {
+        let event: Value = serde_json::from_slice(&message.data).unwrap();
+        assert_eq!(event["type"], "com.redhat.hyperfleet.cluster.reconcile");
+        assert!(event["data"]["generation"].is_number() && event["data"]["href"].is_string(), "{event}");
+        assert_eq!(message.attributes["_watermill_message_uuid"], event["id"]);
+    }
+    sentinel.readiness(200).await;
+    let (_, served) = get(&format!("{}/metrics", sentinel.metrics)).await;
+    assert!(served.contains("broker_type=\"gcp-pubsub\""), "{served}");
+    sentinel.stop().await;
 }
 
 #[tokio::test]
@@ -271,6 +296,16 @@ async fn a_live_check_counts_who_subscribes_to_the_topic() {
     ];
     let (status, said) = check_live(&deployment.path("config.yaml"), &env).await;
     assert!(status == Some(0) && said.contains("topic \"clusters\" is not there yet and will be created"), "{said}");
+
+    let mut config = PubSubConfig::new(&project, "clusters");
+    config.endpoint = Endpoint::Emulator(endpoint.clone());
+    config.missing_topic = MissingTopic::Create;
+    PubSub::new(config).check().await.unwrap();
+    let (status, said) = check_live(&deployment.path("config.yaml"), &env).await;
+    assert!(status == Some(0) && said.contains("with 0 subscriptions: nobody gets the events"), "{said}");
+    let _subscription = Subscription::create(&endpoint, &project, "clusters").await;
+    let (status, said) = check_live(&deployment.path("config.yaml"), &env).await;
+    assert!(status == Some(0) && said.contains("with 1 subscriptions\n"), "{said}");
 }
 
 #[tokio::test]
@@ -411,7 +446,9 @@ async fn several_sentinels_read_the_brokers_file_that_a_variable_names() {
     std::fs::write(deployment.path("run.yaml"), "sentinels: [{name: east, config: config.yaml}]\n").unwrap();
     let (run_yaml, broker) = (deployment.path("run.yaml"), deployment.path("broker.yaml"));
     let (run_yaml, broker) = (run_yaml.display().to_string(), broker.display().to_string());
-    for variables in [&[("BROKER_CONFIG", &broker), ("BROKER_CONFIG_FILE", &other)][..], &[("BROKER_CONFIG_FILE", &broker)]] {
+    for variables in
+        [&[("BROKER_CONFIG", &broker), ("BROKER_CONFIG_FILE", &other)][..], &[("BROKER_CONFIG_FILE", &broker)]]
+    {
         let env: Vec<_> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let output = run(&["run", "-c", &run_yaml], &env).await;
         let said = text(&output.stderr);

@@ -1,10 +1,11 @@
 //! `watchfire outbox`: beside a running sentinel with its embedded broker.
 
 use serde_json::Value;
+use tokio::process::Command;
 use watchfire_simulator::{Dialect, NewResource, Simulator};
 use watchfire_testkit::{Answer, Receiver, eventually};
 
-use crate::support::{Api, DEADLINE, Setup, run, text};
+use crate::support::{Api, BINARY, DEADLINE, Setup, isolate, read, run, text};
 
 async fn outbox(store: &str, args: &[&str]) -> (Option<i32>, String) {
     let all: Vec<&str> = ["outbox", "--store", store].into_iter().chain(args.iter().copied()).collect();
@@ -73,5 +74,31 @@ async fn what_is_not_there_is_told_with_what_is() {
     assert_eq!((code, said.as_str()), (Some(0), "deliveries to validation are paused\n"));
     assert_eq!(outbox(&store, &["resume", "validation"]).await.0, Some(0));
     assert_eq!(outbox(&store, &["discard", "--reason", "none"]).await, (Some(0), "0 discarded\n".to_owned()));
+    sentinel.stop().await;
+}
+
+#[tokio::test]
+async fn every_command_of_the_guide_to_the_outbox_works() {
+    let fleet = Simulator::new(Dialect::Hyperfleet);
+    fleet.create("clusters", NewResource::named("alpha")).unwrap();
+    let (api, receiver) = (Api::serve(fleet).await, Receiver::start().await);
+    receiver.otherwise(Answer::status(422));
+    let setup =
+        Setup::new(&api.url, "", receiver.url()).env("BROKER_HTTP_SUBSCRIBERS", &format!("dns={}", receiver.url()));
+    let store = setup.folder.path().join("broker.db").display().to_string();
+    let sentinel = setup.start().await;
+    let dead = async || outbox(&store, &["list", "-o", "json"]).await.1.lines().next().map(str::to_owned);
+    let entry: Value = serde_json::from_str(&eventually(DEADLINE, "a dead letter", dead).await).unwrap();
+    let document = read("docs/delivery.md");
+    let commands: Vec<_> = document.lines().filter(|line| line.starts_with("    watchfire outbox ")).collect();
+    assert!(commands.len() >= 6, "{commands:?}");
+    for line in commands {
+        let line = line.replace("17", &entry["number"].to_string()).replace("watchfire-broker.db", &store);
+        let mut command = Command::new("bash");
+        isolate(&mut command);
+        command.args(["-euc", &line.replace("watchfire ", &format!("{BINARY} "))]).current_dir(setup.folder.path());
+        let output = tokio::time::timeout(DEADLINE, command.output()).await.expect("an end in time").expect("bash");
+        assert!(output.status.success(), "{line}: {}", text(&output.stderr));
+    }
     sentinel.stop().await;
 }

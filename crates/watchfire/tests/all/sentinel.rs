@@ -1,5 +1,6 @@
 //! `watchfire sentinel`: a process against a simulated API, with real subscribers.
 
+mod brokers;
 mod restart;
 mod secrets;
 
@@ -9,7 +10,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
-use watchfire_simulator::{Dialect, NewResource, Patch, Simulator};
+use watchfire_simulator::{Dialect, Fault, NewResource, Patch, Scope, Simulator, Times};
 use watchfire_testkit::{Answer, Mode, Proxy, Receiver, Request, eventually};
 
 use crate::support::{Api, DEADLINE, Setup, get, run, text};
@@ -235,4 +236,34 @@ async fn settings_of_the_broker_may_stand_in_a_mounted_folder() {
     let output =
         run(&["config", "check", "--config", file], &[("BROKER_CONFIG", &mounted.display().to_string())]).await;
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
+
+#[tokio::test]
+async fn what_lasts_for_many_cycles_is_told_once() {
+    let fleet = Simulator::new(Dialect::Hyperfleet);
+    for name in ["fine", "odd"] {
+        fleet.create("clusters", NewResource::named(name)).unwrap();
+    }
+    let api = Api::serve(fleet).await;
+    let decision =
+        "message_decision:\n  params: []\n  result: resource.name == \"fine\" || resource.spec.replicas > 2.0";
+    let setup = Setup::new(&api.url, &format!("poll_interval: 50ms\n{decision}"), "http://nobody");
+    let nobody = setup.env("BROKER_TYPE", "rabbitmq").env("BROKER_URL", "amqp://127.0.0.1:9/");
+    let sentinel = nobody.start().await;
+    let asked = async |count: usize| {
+        api.fleet.faults().forget_requests();
+        let lists = async || (api.fleet.faults().lists().len() >= count).then_some(());
+        eventually(DEADLINE, "lists are asked for", lists).await;
+    };
+    asked(8).await;
+    api.fleet.faults().arm(Scope::Lists, Fault::status(403), Times::Always);
+    asked(8).await;
+    let said = sentinel.stop().await;
+    for line in [
+        "the message decision fails on a resource, skipping it",
+        "the broker does not take events, deciding again every poll interval",
+        "cannot list resources, trying again every poll interval",
+    ] {
+        assert_eq!(said.matches(line).count(), 1, "{line}: {said}");
+    }
 }
