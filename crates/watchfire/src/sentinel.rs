@@ -105,6 +105,13 @@ fn several(list: &Path, env: &Env) -> Result<Vec<Named>, ConfigError> {
 
 async fn serve(several: Vec<Named>, process: &Process, args: &ProcessArgs, env: &Env) -> Result<(), Failure> {
     let telemetry = telemetry(process, env)?;
+    let served = serve_all(several, args, env, &telemetry).await;
+    // However it ended: what was traced until then may say why.
+    telemetry.shutdown(FLUSH).await;
+    served
+}
+
+async fn serve_all(several: Vec<Named>, args: &ProcessArgs, env: &Env, telemetry: &Telemetry) -> Result<(), Failure> {
     if roots::are_built_in(env) {
         warn!("the system has no certificates of authorities, trusting those built into this program");
     }
@@ -140,9 +147,7 @@ async fn serve(several: Vec<Named>, process: &Process, args: &ProcessArgs, env: 
     }
     tasks.essential_at(Stage::Admin, "admin", admin.run(tasks.stage_token(Stage::Admin)));
     tasks.drain(health);
-    let ended = tasks.run(args.grace_period.get()).await;
-    telemetry.shutdown(FLUSH).await;
-    Ok(ended.context("run the sentinel")?)
+    Ok(tasks.run(args.grace_period.get()).await.context("run the sentinel")?)
 }
 
 /// What the sentinels of a process share, or have one of each.
