@@ -73,7 +73,16 @@ async fn broker(config: BrokerConfig) -> anyhow::Result<String> {
                 return Ok(format!("topic {topic:?} is not there yet and will be created"));
             }
             pubsub.check().await.map_err(told)?;
-            let subscriptions = pubsub.subscriptions().await.map_err(told)?;
+            let subscriptions = match pubsub.subscriptions().await {
+                // Who is let in and may not look can still publish.
+                Err(error) if error.kind() == "denied" => {
+                    return Ok(format!(
+                        "topic {topic:?} may not be looked at without pubsub.topics.get, which publishing does not need: \
+                         whether it is there, and who subscribes, is not known"
+                    ));
+                }
+                counted => counted.map_err(told)?,
+            };
             let none = if subscriptions == 0 { ": nobody gets the events; subscribe the adapters" } else { "" };
             Ok(format!("topic {topic:?} is there, with {subscriptions} subscriptions{none}"))
         }
