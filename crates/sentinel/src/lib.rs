@@ -8,6 +8,7 @@ pub mod api;
 mod ceiling;
 pub mod config;
 pub mod decision;
+mod engine;
 pub mod event;
 pub mod expression;
 pub mod inflight;

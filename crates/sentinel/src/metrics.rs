@@ -18,8 +18,8 @@ use jiff::SignedDuration;
 
 use crate::api;
 use crate::decision::Reason;
+use crate::engine::Lasting;
 use crate::expression;
-use crate::service::Lasting;
 
 /// Prometheus' own default buckets, which today's dashboards expect.
 const DURATION_BUCKETS: Buckets = Buckets(&[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]);

@@ -22,8 +22,8 @@ use watchfire_runtime::clock;
 use watchfire_runtime::health::{Dependency, Heartbeat};
 
 use crate::ceiling::Ceiling;
+use crate::engine::{About, Due};
 use crate::metrics::Metrics;
-use crate::service::{About, Due};
 use crate::trace::{self, Destination};
 
 /// Events published together: what the brokers' own windows hold.

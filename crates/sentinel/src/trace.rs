@@ -14,8 +14,8 @@ use watchfire_delivery::sink::http::redacted;
 use watchfire_runtime::telemetry::{TRACE, traceparent};
 
 use crate::decision::Decision;
+use crate::engine::{About, Due};
 use crate::resource::Resource;
-use crate::service::{About, Due};
 
 /// Events of a window with a span each; a queue of 2,048 spans is sent every few seconds.
 const OWN_SPANS: usize = 100;

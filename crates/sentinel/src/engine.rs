@@ -1,0 +1,288 @@
+//! From an item of a list to a verdict: read, select, decide, build its event.
+//!
+//! It asks no clock and no API: `now` is an argument, and what came of earlier events is in the ledger.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use tracing::{debug, warn};
+use watchfire_delivery::CloudEvent;
+use watchfire_runtime::chain;
+
+use crate::adapters::{self, Roster, Set};
+use crate::config::{Republish, SentinelConfig};
+use crate::decision::{Answer, Decision, Policy, Published, Reason, Rules, decide};
+use crate::event;
+use crate::expression::Facts;
+use crate::inflight::{self, InFlight};
+use crate::metrics::Metrics;
+use crate::notices::{Kind, Notices};
+use crate::partial;
+use crate::payload::Omitted;
+use crate::resource::{Resource, parse_updated};
+use crate::trace::{self, TraceResources};
+
+/// Own events are remembered for at least as long as this: with ages of seconds, a short outage would outlast them all.
+const MIN_LIFETIME: Duration = Duration::from_mins(10);
+
+/// What decides, with everything that it remembers.
+pub(crate) struct Engine {
+    pub(crate) config: Arc<SentinelConfig>,
+    pub(crate) ledger: Ledger,
+    pub(crate) roster: Roster,
+    pub(crate) lasting: Lasting,
+    pub(crate) trace_resources: TraceResources,
+    metrics: Metrics,
+    notices: Notices,
+    /// What of a resource the payload reads; nothing means all of it.
+    payload_fields: Option<BTreeSet<String>>,
+    /// What was changed before may have been published by the process before.
+    started: Timestamp,
+}
+
+/// Our own events, shared with whoever publishes them.
+#[derive(Clone)]
+pub(crate) struct Ledger(Arc<Mutex<InFlight>>);
+
+/// What becomes of an item.
+pub(crate) enum Verdict {
+    Unreadable,
+    NotSelected,
+    Skipped { decision: Decision, ready: bool },
+    Due(Box<Due>),
+}
+
+/// An event on its way from the decision to the broker.
+pub(crate) struct Due {
+    pub(crate) event: CloudEvent,
+    pub(crate) about: About,
+}
+
+/// What the event is about; the event itself is opaque to the publisher.
+pub(crate) struct About {
+    pub(crate) reason: Reason,
+    pub(crate) id: String,
+    pub(crate) generation: Option<i64>,
+    /// The adapters that have not reported on the event before.
+    pub(crate) silent: Set,
+    /// When the spec was changed that this is the first event of.
+    pub(crate) changed: Option<Timestamp>,
+}
+
+/// What a walk found to be lasting, whether or not it is due.
+#[derive(Default)]
+pub(crate) struct Lasting {
+    pub(crate) deleting: u64,
+    pub(crate) oldest_deletion: Option<Timestamp>,
+    pub(crate) without_progress: u64,
+    /// How far the furthest report time lies in the future.
+    pub(crate) skew: SignedDuration,
+}
+
+impl Lasting {
+    fn count(&mut self, resource: &Resource<'_>, decision: &Decision) {
+        if let Some(since) = resource.deleted_time {
+            self.deleting += 1;
+            self.oldest_deletion = Some(self.oldest_deletion.map_or(since, |oldest| oldest.min(since)));
+        }
+        self.without_progress += u64::from(decision.no_progress);
+    }
+}
+
+impl Ledger {
+    fn new(config: &SentinelConfig) -> Self {
+        // An event that is due by its max age must keep its id while the broker stays away, hence the double.
+        let max_age = config.rules.max_age;
+        let lifetime = max_age.ready.max(max_age.not_ready).saturating_mul(2).max(MIN_LIFETIME);
+        Self(Arc::new(Mutex::new(InFlight::new(inflight::CAPACITY, lifetime))))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, InFlight> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers a confirmed event.
+    pub(crate) fn confirm(&self, about: &About, at: Timestamp) {
+        self.lock().confirm(&about.id, about.generation, about.silent, at);
+    }
+}
+
+impl Engine {
+    pub(crate) fn new(config: Arc<SentinelConfig>, metrics: Metrics, started: Timestamp) -> Self {
+        Self {
+            ledger: Ledger::new(&config),
+            roster: Roster::default(),
+            lasting: Lasting::default(),
+            trace_resources: TraceResources::default(),
+            metrics,
+            notices: Notices::default(),
+            payload_fields: config.payload.top_level_fields(),
+            started,
+            config,
+        }
+    }
+
+    /// Decides on one item, and builds its event if it is due.
+    pub(crate) fn take(&mut self, item: &str, now: Timestamp) -> Verdict {
+        let resource = match Resource::parse(item) {
+            Ok(resource) => resource,
+            Err(error) => {
+                self.metrics.unreadable();
+                let text = chain(&error);
+                if self.notices.is_news(Kind::Unreadable, &text) {
+                    warn!(error = text, "skipping a resource that cannot be read, report it to the API's owners");
+                }
+                return Verdict::Unreadable;
+            }
+        };
+        if !self.config.selector.matches(&resource.labels) {
+            return Verdict::NotSelected;
+        }
+        let span = self.trace_resources.evaluate(&resource);
+        let policy = self.policy(item, &resource, now);
+        let (decision, published) = self.decide(policy, &resource, now);
+        trace::decided(&span, &decision);
+        self.tell(&resource, &decision, now);
+        self.lasting.count(&resource, &decision);
+        if !decision.reason.publishes() {
+            debug!(id = %resource.id, reason = %decision.reason, due = ?decision.due, "skipped");
+            return Verdict::Skipped { decision, ready: resource.status.ready };
+        }
+        let published = published.filter(|ours| ours.generation == resource.generation);
+        let silent = self.silent(item, &resource.id, published, now);
+        self.build(item, &resource, &decision, silent, now)
+            .map_or(Verdict::Unreadable, |due| Verdict::Due(Box::new(due)))
+    }
+
+    /// How it is decided on this resource: where an expression decides, by what it says.
+    fn policy(&mut self, item: &str, resource: &Resource<'_>, now: Timestamp) -> Policy {
+        let Some(expression) = &self.config.expression else { return self.config.rules.policy };
+        Policy::Expression(match expression.answer(item, resource, now) {
+            Ok(true) => Answer::True,
+            Ok(false) => Answer::False,
+            Err(failure) => {
+                self.metrics.expression_failed(failure.kind);
+                let (kind, part) = (failure.kind.as_str(), &failure.part);
+                if self.notices.is_news(Kind::FailedExpression, &format!("{kind} {part}")) {
+                    warn!(id = %resource.id, error = %failure, hint = failure.kind.hint(),
+                        "the message decision fails on a resource, skipping it");
+                }
+                Answer::Failed
+            }
+        })
+    }
+
+    fn decide(&self, policy: Policy, resource: &Resource<'_>, now: Timestamp) -> (Decision, Option<Published>) {
+        let report = policy.report(&resource.status);
+        // Asked in any case: it measures how long the reports took.
+        let published = self.ledger.lock().published(resource, report, now);
+        let published = match self.config.republish {
+            Republish::InFlight => published,
+            Republish::Always => None,
+        };
+        let rules = Rules { policy, ..self.config.rules };
+        (decide(&rules, resource, published, now), published)
+    }
+
+    /// The adapters that a resource waits for, where it is due again after an event of ours: only then is it read.
+    fn silent(&mut self, item: &str, id: &str, published: Option<Published>, now: Timestamp) -> Set {
+        match published {
+            Some(ours) => self.roster.enter(&adapters::silent(&adapters::read(item), ours, now), id),
+            None => Set::default(),
+        }
+    }
+
+    /// Warns of what is odd about a resource, once.
+    fn tell(&mut self, resource: &Resource<'_>, decision: &Decision, now: Timestamp) {
+        if decision.observed_ahead {
+            self.metrics.observed_ahead();
+            if self.notices.is_news(Kind::ObservedAhead, &resource.id) {
+                warn!(id = %resource.id, generation = resource.generation,
+                    observed_generation = resource.status.observed_generation,
+                    "observed_generation ahead of generation - potential API issue");
+            }
+        }
+        if decision.from_future {
+            self.metrics.from_future();
+            let ahead = |report: Timestamp| report.duration_since(now);
+            let ahead = resource.status.last_updated.max(resource.status.last_transition).map(ahead);
+            self.lasting.skew = self.lasting.skew.max(ahead.unwrap_or_default());
+            if self.notices.is_news(Kind::FromFuture, &resource.id) {
+                let report = self.config.rules.policy.report(&resource.status);
+                warn!(id = %resource.id, ?report,
+                    "report time in the future, going by our own events until it has passed; check the adapters' clocks");
+            }
+        }
+    }
+
+    fn build(
+        &mut self,
+        item: &str,
+        resource: &Resource<'_>,
+        decision: &Decision,
+        silent: Set,
+        now: Timestamp,
+    ) -> Option<Due> {
+        // It was read a moment ago, but as a view, which skips most of what a payload may want.
+        let value = match partial::read(item, self.payload_fields.as_ref()) {
+            Ok(value) => value,
+            Err(error) => {
+                self.metrics.unreadable();
+                if self.notices.is_news(Kind::Unreadable, &resource.id) {
+                    warn!(id = %resource.id, %error, "skipping a resource that cannot be read");
+                }
+                return None;
+            }
+        };
+        let built =
+            self.config.payload.build(Facts { resource: &value, view: resource, now }, decision.reason.as_str());
+        let failed = built.omitted.iter().filter(|omitted| omitted.failure.is_some()).count();
+        let missing = built.missing.len() + built.omitted.len() - failed;
+        self.metrics.fields(missing, built.errors.len() + failed);
+        for omitted in &built.omitted {
+            self.tell_omitted(omitted, &resource.id);
+        }
+        for missing in &built.missing {
+            if self.notices.is_news(Kind::MissingField, &missing.field) {
+                warn!(field = %missing.field, path = missing.path, id = %resource.id, "a field of message_data is missing, sending an empty string");
+            }
+        }
+        for failed in &built.errors {
+            if self.notices.is_news(Kind::FailedField, &failed.field) {
+                warn!(field = %failed.field, id = %resource.id, error = %failed.source,
+                    "a field of message_data failed, sending an empty string");
+            }
+        }
+        let resource_type = &self.config.api.resource_type;
+        let event = event::reconcile(resource, decision, built.data, resource_type, now);
+        let id = resource.id.clone().into_owned();
+        let changed = self.first_of_spec(item, decision);
+        let about = About { reason: decision.reason, id, generation: resource.generation, silent, changed };
+        Some(Due { event, about })
+    }
+
+    /// When the spec was changed that this event is the first of, if this process saw it happen.
+    fn first_of_spec(&self, item: &str, decision: &Decision) -> Option<Timestamp> {
+        let first =
+            matches!(decision.reason, Reason::GenerationChanged | Reason::ExpressionTrue) && decision.since.is_none();
+        // The API projects times to the second.
+        let started = self.started - SignedDuration::from_secs(1);
+        first.then(|| parse_updated(item)).flatten().filter(|changed| *changed >= started)
+    }
+
+    fn tell_omitted(&mut self, omitted: &Omitted, id: &str) {
+        let kind = omitted.failure.as_ref().map_or("null", |failure| failure.kind.as_str());
+        if !self.notices.is_news(Kind::OmittedField, &format!("{} {kind}", omitted.field)) {
+            return;
+        }
+        match &omitted.failure {
+            None => warn!(field = %omitted.field, id, "a field of message_data is null, leaving it out"),
+            Some(failure) => {
+                let hint = failure.kind.hint();
+                warn!(field = %omitted.field, id, error = %failure, hint, "a field of message_data fails, leaving it out");
+            }
+        }
+    }
+}
