@@ -7,6 +7,7 @@ pub mod adapters;
 pub mod api;
 mod ceiling;
 pub mod config;
+pub mod coverage;
 pub mod decision;
 mod engine;
 pub mod event;

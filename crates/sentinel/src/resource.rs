@@ -134,6 +134,11 @@ pub(crate) fn without_text(error: serde_json::Error) -> serde_json::Error {
 pub struct Labels<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl Labels<'_> {
+    /// Every label with its value.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, value)| (key.as_ref(), value.as_ref()))
+    }
+
     /// The value of a label, if the resource has it.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_ref())

@@ -1,5 +1,7 @@
 //! The command line.
 
+pub(crate) mod sentinel;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -8,6 +10,9 @@ use watchfire_runtime::duration::GoDuration;
 
 /// What `watchfire version` prints.
 pub(crate) const VERSION: &str = concat!("watchfire ", env!("CARGO_PKG_VERSION"));
+
+/// Where today's image has the sentinel's file.
+const CONFIG: &str = "/etc/hyperfleet/config.yaml";
 
 /// Closes the operations loop on a Kubernetes fleet: notices what needs attention, decides, acts, and tells.
 #[derive(Debug, Parser)]
@@ -22,7 +27,7 @@ pub(crate) enum Command {
     /// Shows the whole loop on this machine, with nothing else installed.
     Demo(DemoArgs),
     /// Polls a HyperFleet API and publishes reconcile events for what is due.
-    Sentinel(Box<SentinelArgs>),
+    Sentinel(Box<sentinel::SentinelCli>),
     /// Does the same under the name that today's HyperFleet has for it; flags without a command mean it too.
     Serve(Box<SentinelArgs>),
     /// Runs several sentinels in one process.
@@ -75,7 +80,7 @@ pub(crate) enum Format {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ConfigArgs {
     /// The sentinel's YAML file, in its own form or in that of today's HyperFleet.
-    #[arg(long, short, value_name = "FILE", env = "HYPERFLEET_CONFIG", default_value = "/etc/hyperfleet/config.yaml")]
+    #[arg(long, short, value_name = "FILE", env = "HYPERFLEET_CONFIG", default_value = CONFIG)]
     pub(crate) config: PathBuf,
     /// Where the broker's settings stand, if not in the environment: a broker.yaml, a mounted ConfigMap's folder, its
     /// manifest, or a YAML map of BROKER_*. The environment takes precedence. BROKER_CONFIG_FILE names it too; without

@@ -180,6 +180,26 @@ pub(crate) fn process(settings: &SettingArgs, env: &Env) -> Result<Process, Conf
     held(process)
 }
 
+/// Reads what a sentinel decides by, without its broker: for commands that publish nothing.
+pub(crate) fn sentinel(file: &Path, env: &Env) -> Result<SentinelConfig, ConfigError> {
+    let reading = read(file, &SettingArgs::default(), env)?;
+    reading.problems.finish()?;
+    held(reading.sentinel)
+}
+
+/// As [`sentinel`], for several; every problem of every file is in one error.
+pub(crate) fn sentinels(files: &[PathBuf], env: &Env) -> Result<Vec<SentinelConfig>, ConfigError> {
+    let (mut configs, mut problems) = (Vec::new(), Vec::new());
+    for file in files {
+        match sentinel(file, env) {
+            Ok(config) => configs.push(config),
+            Err(ConfigError::Invalid(found)) => problems.extend(found),
+            Err(error) => return Err(error),
+        }
+    }
+    if problems.is_empty() { Ok(configs) } else { Err(ConfigError::Invalid(problems)) }
+}
+
 fn read(file: &Path, settings: &SettingArgs, env: &Env) -> Result<config::Reading, ConfigError> {
     object::refuse(file)?;
     config::read(&Text::read(file)?, &Overrides::new(env, &settings.flags()), env)

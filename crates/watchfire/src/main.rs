@@ -32,7 +32,8 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Demo(args) => demo::run(&args),
-        Command::Sentinel(args) | Command::Serve(args) => sentinel::run(&args),
+        Command::Sentinel(cli) => sentinel::run(&cli),
+        Command::Serve(args) => sentinel::run_one(&args),
         Command::Run(args) => sentinel::run_several(&args),
         Command::ConfigDump { files, settings } => config::dump(&files, &settings),
         Command::Config { command } => config::run(&command),

@@ -1,10 +1,13 @@
-//! `watchfire sentinel`, `serve` and `run`: puts the service together and runs it.
+//! `watchfire sentinel`, `serve` and `run`: puts the service together and runs it, or answers a question about it.
+
+mod coverage;
 
 use std::collections::BTreeSet;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use serde::Deserialize;
 use tracing::{info, warn};
 use watchfire_delivery::metrics::Metrics as DeliveryMetrics;
@@ -12,12 +15,13 @@ use watchfire_runtime::config::{ConfigError, Document, Env};
 use watchfire_runtime::health::Health;
 use watchfire_runtime::tasks::{Stage, Tasks};
 use watchfire_runtime::telemetry::{LogConfig, Telemetry};
-use watchfire_runtime::{Admin, AdminConfig, crypto, metrics, parse_bind_address, roots};
+use watchfire_runtime::{Admin, AdminConfig, chain, crypto, metrics, parse_bind_address, roots};
 use watchfire_sentinel::config::Process;
 use watchfire_sentinel::metrics::{Families, Shard};
-use watchfire_sentinel::{Ceiling, Sentinel, SentinelConfig};
+use watchfire_sentinel::{Ceiling, Sentinel, SentinelConfig, api};
 
 use crate::broker::Brokers;
+use crate::cli::sentinel::{Question, SentinelCli};
 use crate::cli::{ConfigArgs, ProcessArgs, RunArgs, SentinelArgs, SettingArgs};
 use crate::config;
 use crate::failure::Failure;
@@ -25,7 +29,15 @@ use crate::failure::Failure;
 /// How long telemetry may take to send what it still holds.
 const FLUSH: std::time::Duration = std::time::Duration::from_secs(2);
 
-pub(crate) fn run(args: &SentinelArgs) -> Result<(), Failure> {
+pub(crate) fn run(cli: &SentinelCli) -> Result<(), Failure> {
+    let env = Env::from_process();
+    match &cli.question {
+        None => run_one(&cli.serve),
+        Some(Question::Coverage(args)) => block_on(coverage::run(args, &env)),
+    }
+}
+
+pub(crate) fn run_one(args: &SentinelArgs) -> Result<(), Failure> {
     let env = Env::from_process();
     let loaded = config::load(&args.files, &args.settings, &env)?;
     let process = loaded.process.clone();
@@ -228,4 +240,20 @@ pub(crate) fn shard(config: &SentinelConfig) -> Shard {
         resource_selector: config.selector.metric_label(),
         shard: config.selector.labels().unwrap_or_else(|| "all".to_owned()),
     }
+}
+
+/// Says why a command takes its time.
+fn told(error: &api::Error) {
+    // Nobody is left to tell if standard error is closed.
+    let _unheard = writeln!(io::stderr().lock(), "watchfire: {}; trying again", chain(error));
+}
+
+/// Why the fleet could not be listed, and what to try.
+fn unlisted(error: &api::Error, config: &SentinelConfig) -> anyhow::Error {
+    anyhow!("list the fleet: {}; {}", chain(error), error.hint(config.form))
+}
+
+/// What the API wrote, fit for a terminal: without characters that would steer it.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }

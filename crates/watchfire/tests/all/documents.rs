@@ -21,7 +21,7 @@ const WATCHFIRE: &str = r#"#!/bin/bash
 case "$1" in
   demo) shift; [[ "$*" == *--seconds* ]] || set -- "$@" --plain --seconds 12; exec BINARY demo "$@" ;;
   sentinel|serve)
-    if [[ "$*" == *--help* ]]; then exec BINARY "$@"; fi
+    if [[ "$*" == *--help* || "$2" != -* ]]; then exec BINARY "$@"; fi
     shift
     BINARY sentinel "$@" --health-bind-address 127.0.0.1:HEALTH --metrics-bind-address 127.0.0.1:METRICS >log 2>&1 &
     pid=$!
@@ -103,6 +103,7 @@ async fn perform(block: &str, document: &str) -> Option<String> {
     let mut replaced = block
         .replace("localhost:8080", &format!("127.0.0.1:{health}"))
         .replace("localhost:9090", &format!("127.0.0.1:{metrics}"))
+        .replace("http://hyperfleet-api:8000", &api.url)
         .replace("/run/secrets/rabbitmq/password", "password");
     let mut queue = None;
     if block.contains("BROKER_TYPE=rabbitmq") {
