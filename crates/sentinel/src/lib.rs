@@ -19,6 +19,7 @@ pub mod page;
 mod partial;
 pub mod payload;
 mod publish;
+pub mod recording;
 pub mod resource;
 pub mod selector;
 pub mod service;

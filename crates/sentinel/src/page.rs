@@ -51,6 +51,11 @@ impl Page {
         self.items.iter().map(|range| &self.body[range.clone()])
     }
 
+    /// How many bytes it holds.
+    pub fn bytes(&self) -> usize {
+        self.body.len()
+    }
+
     /// How many items there are.
     pub fn len(&self) -> usize {
         self.items.len()

@@ -39,6 +39,9 @@ const UNROUTABLE: &str = "unroutable";
 /// The kind of a broker's no to one event. That every event gets it is about the broker: a queue that is full.
 const REFUSED: &str = "refused";
 
+/// What became of events behind a window of which the broker took none.
+const NOT_TRIED: &str = "not tried: the broker took none of the events before it";
+
 /// Attempts for one event within one cycle.
 const ATTEMPTS: u32 = 4;
 
@@ -107,15 +110,15 @@ impl Publisher {
         }
     }
 
-    /// Publishes until the channel closes. Told to stop, it finishes the window in hand and leaves the rest to the next
-    /// start.
+    /// Publishes until the channel closes; `settled` hears of each event that it is confirmed, or why it is given up for
+    /// this cycle. Told to stop, it finishes the window in hand and leaves the rest to the next start.
     pub(crate) async fn run(
         &self,
         mut due: mpsc::Receiver<Due>,
         broker: &Dependency,
         heartbeat: &Heartbeat,
         token: &CancellationToken,
-        mut confirmed: impl FnMut(&About, Timestamp),
+        mut settled: impl FnMut(&CloudEvent, &About, Timestamp, Option<String>),
     ) -> Outcome {
         let mut outcome = Outcome::default();
         let (mut down, mut refused) = (false, None);
@@ -130,7 +133,10 @@ impl Publisher {
                 break;
             }
             if down {
-                window.drain(..).for_each(|_| self.give_up(&mut outcome));
+                for Due { event, about } in window.drain(..) {
+                    settled(&event, &about, clock::now(), Some(NOT_TRIED.to_owned()));
+                    self.give_up(&mut outcome);
+                }
                 continue;
             }
             down = true;
@@ -148,8 +154,8 @@ impl Publisher {
                 let results = heartbeat.during(self.sink.publish_all(&events)).instrument(span.clone()).await;
                 self.metrics.window(begun.elapsed());
                 let last = attempt + 1 == ATTEMPTS || token.is_cancelled();
-                let settled = events.into_iter().zip(abouts).zip(results);
-                let round = span.in_scope(|| self.settle(settled, last, &mut window, &mut outcome, &mut confirmed));
+                let results = events.into_iter().zip(abouts).zip(results);
+                let round = span.in_scope(|| self.settle(results, last, &mut window, &mut outcome, &mut settled));
                 if let Some(error) = &round.told {
                     trace::failed(&span, error.kind(), error);
                 }
@@ -183,15 +189,15 @@ impl Publisher {
     /// Settles each event of a window by its own result; what is to be tried again goes back into it.
     fn settle(
         &self,
-        settled: impl Iterator<Item = ((CloudEvent, About), Result<(), sink::Error>)>,
+        results: impl Iterator<Item = ((CloudEvent, About), Result<(), sink::Error>)>,
         last: bool,
         window: &mut Vec<Due>,
         outcome: &mut Outcome,
-        confirmed: &mut impl FnMut(&About, Timestamp),
+        settled: &mut impl FnMut(&CloudEvent, &About, Timestamp, Option<String>),
     ) -> Round {
         let now = clock::now();
         let mut round = Round { sink_wide: true, ..Round::default() };
-        for ((event, about), result) in settled {
+        for ((event, about), result) in results {
             let Err(error) = result else {
                 let About { reason, id, generation, changed, .. } = &about;
                 if let Some(changed) = changed {
@@ -199,7 +205,7 @@ impl Publisher {
                 }
                 info!(id, generation, decision_reason = reason.as_str(), event = event.id(), "event published");
                 self.metrics.published(*reason);
-                confirmed(&about, now);
+                settled(&event, &about, now, None);
                 outcome.published += 1;
                 round.sink_wide = false;
                 continue;
@@ -218,6 +224,7 @@ impl Publisher {
                     window.push(Due { event, about });
                 }
                 Verdict::Retry { .. } | Verdict::Permanent | Verdict::Provisional | Verdict::Pause => {
+                    settled(&event, &about, now, Some(chain(&error)));
                     self.give_up(outcome);
                 }
             }

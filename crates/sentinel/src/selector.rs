@@ -5,7 +5,7 @@
 //! cannot name a key with a hyphen, and a server may ignore either parameter.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use crate::resource::Labels;
 
@@ -90,6 +90,32 @@ pub enum Error {
     },
 }
 
+impl Requirement {
+    /// Whether it holds for these labels.
+    pub fn holds(&self, labels: &Labels<'_>) -> bool {
+        self.operator.takes(labels.get(&self.key))
+    }
+}
+
+/// In Kubernetes syntax.
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, operator } = self;
+        match operator {
+            Operator::In(values) => match values.as_slice() {
+                [value] => write!(f, "{key}={value}"),
+                values => write!(f, "{key} in ({})", values.join(",")),
+            },
+            Operator::NotIn(values) => match values.as_slice() {
+                [value] => write!(f, "{key}!={value}"),
+                values => write!(f, "{key} notin ({})", values.join(",")),
+            },
+            Operator::Exists => f.write_str(key),
+            Operator::DoesNotExist => write!(f, "!{key}"),
+        }
+    }
+}
+
 impl Selector {
     /// Compiles label/value pairs of which all must hold.
     pub fn from_pairs<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, Error> {
@@ -130,7 +156,7 @@ impl Selector {
 
     /// Whether a resource with these labels is selected.
     pub fn matches(&self, labels: &Labels<'_>) -> bool {
-        self.0.iter().all(|Requirement { key, operator }| operator.takes(labels.get(key)))
+        self.0.iter().all(|requirement| requirement.holds(labels))
     }
 
     /// A label whose requirements no resource can meet.
@@ -147,6 +173,16 @@ impl Selector {
             !candidates.iter().any(|value| requirements.iter().all(|requirement| requirement.operator.takes(*value)))
         };
         of_one_label.filter(contradicts).find_map(|requirements| Some(requirements.first()?.key.as_str()))
+    }
+
+    /// Each requirement.
+    pub fn requirements(&self) -> &[Requirement] {
+        &self.0
+    }
+
+    /// Whether it asks for this label.
+    pub fn reads(&self, key: &str) -> bool {
+        self.0.iter().any(|requirement| requirement.key == key)
     }
 
     /// Whether everything is selected.
@@ -187,19 +223,7 @@ impl Selector {
 
     /// The selector in Kubernetes syntax: the `labels` parameter of older APIs, and the `shard` label of metrics.
     pub fn labels(&self) -> Option<String> {
-        let term = |Requirement { key, operator }: &Requirement| match operator {
-            Operator::In(values) => match values.as_slice() {
-                [value] => format!("{key}={value}"),
-                values => format!("{key} in ({})", values.join(",")),
-            },
-            Operator::NotIn(values) => match values.as_slice() {
-                [value] => format!("{key}!={value}"),
-                values => format!("{key} notin ({})", values.join(",")),
-            },
-            Operator::Exists => key.clone(),
-            Operator::DoesNotExist => format!("!{key}"),
-        };
-        (!self.0.is_empty()).then(|| join(self.0.iter().map(term), ","))
+        (!self.0.is_empty()).then(|| join(self.0.iter().map(ToString::to_string), ","))
     }
 
     /// The selector as the `resource_selector` label of metrics: `region:us-east`, or `all`.

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span, debug, error, field, info, info_span, warn};
-use watchfire_delivery::EventSink;
+use watchfire_delivery::{CloudEvent, EventSink};
 use watchfire_runtime::chain;
 use watchfire_runtime::clock;
 use watchfire_runtime::health::{Dependency, Health, Heartbeat};
@@ -32,10 +32,14 @@ use crate::engine::{About, Due, Engine, Lasting, Verdict};
 use crate::metrics::Metrics;
 use crate::page::Page;
 use crate::publish::{Outcome, Publisher};
+use crate::recording::{Fate, Recorder};
 use crate::trace::TraceResources;
 
 /// The loop beats at least this often; the longest silence is one request or one window, each with its timeout.
 const MAX_SILENCE: Duration = Duration::from_mins(1);
+
+/// Of a broker's refusal so much is remembered.
+const MAX_REFUSAL: usize = 300;
 
 /// One sentinel.
 pub struct Sentinel {
@@ -51,6 +55,7 @@ pub struct Sentinel {
     polled: Dependency,
     broker_state: Dependency,
     heartbeat: Arc<Heartbeat>,
+    recorder: Option<Arc<Recorder>>,
     api_failing: bool,
     topic: Option<String>,
     name: Option<String>,
@@ -94,6 +99,7 @@ impl Sentinel {
             polled: health.dependency("sentinel_poll"),
             broker_state: health.dependency("broker"),
             heartbeat: Arc::new(health.heartbeat("sentinel_poll", MAX_SILENCE)),
+            recorder: None,
             api_failing: false,
             topic: None,
             name: None,
@@ -128,6 +134,13 @@ impl Sentinel {
     #[must_use]
     pub fn trace_resources(mut self, which: TraceResources) -> Self {
         self.engine.trace_resources = which;
+        self
+    }
+
+    /// Records what it sees and what becomes of its events.
+    #[must_use]
+    pub fn record(mut self, recorder: Recorder) -> Self {
+        self.recorder = Some(Arc::new(recorder));
         self
     }
 
@@ -173,14 +186,24 @@ impl Sentinel {
         let confirmations = beside({
             let (publisher, ledger, token) = (self.publisher.clone(), self.engine.ledger.clone(), token.clone());
             let (broker, heartbeat) = (self.broker_state.clone(), Arc::clone(&self.heartbeat));
-            let confirmed = move |about: &About, at| ledger.confirm(about, at);
-            async move { publisher.run(due, &broker, &heartbeat, &token, confirmed).await }
+            let recorder = self.recorder.clone();
+            let settled = move |event: &CloudEvent, about: &About, at, refused| {
+                let fate = fate(event, about, at, refused);
+                if fate.refused.is_none() {
+                    ledger.confirm(about, at);
+                }
+                if let Some(recorder) = &recorder {
+                    recorder.fate(fate);
+                }
+            };
+            async move { publisher.run(due, &broker, &heartbeat, &token, settled).await }
         });
         self.engine.lasting = Lasting::default();
         let mut walk = Walk {
             engine: &mut self.engine,
             metrics: &self.metrics,
             api_state: &self.api_state,
+            recorder: self.recorder.as_deref(),
             sender,
             cycle: Cycle::default(),
         };
@@ -220,6 +243,9 @@ impl Sentinel {
         token: &CancellationToken,
     ) {
         let now = clock::now();
+        if let Some(recorder) = &self.recorder {
+            recorder.end(now, fetched.is_ok() && !token.is_cancelled());
+        }
         {
             let mut in_flight = self.engine.ledger.lock();
             in_flight.expire(now);
@@ -296,11 +322,24 @@ fn why(error: &api::Error, form: Form) -> String {
     format!("{}; {}", chain(error), error.hint(form))
 }
 
+/// What became of an event, for whoever asks later.
+fn fate(event: &CloudEvent, about: &About, at: Timestamp, refused: Option<String>) -> Fate {
+    Fate {
+        id: event.id().to_owned(),
+        resource: about.id.clone(),
+        reason: about.reason.as_str().into(),
+        generation: about.generation,
+        at,
+        refused: refused.map(|why| why.chars().take(MAX_REFUSAL).collect()),
+    }
+}
+
 /// One walk over the list, from pages to events.
 struct Walk<'a> {
     engine: &'a mut Engine,
     metrics: &'a Metrics,
     api_state: &'a Dependency,
+    recorder: Option<&'a Recorder>,
     sender: mpsc::Sender<Due>,
     cycle: Cycle,
 }
@@ -313,7 +352,7 @@ impl Walk<'_> {
         token: &CancellationToken,
     ) -> Result<(), api::Error> {
         let mut page = heartbeat.during(pages.next()).await?;
-        while let Some(current) = page {
+        while let Some(current) = page.map(Arc::new) {
             // Told with each page: the walk lasts for as long as the broker takes to confirm what is due.
             self.api_state.up();
             if token.is_cancelled() {
@@ -332,8 +371,11 @@ impl Walk<'_> {
         Ok(())
     }
 
-    async fn decide_page(&mut self, page: &Page) {
+    async fn decide_page(&mut self, page: &Arc<Page>) {
         let now = clock::now();
+        if let Some(recorder) = self.recorder {
+            recorder.page(now, page);
+        }
         let mut skipped = Skipped::default();
         for item in page.items() {
             let due = match self.engine.take(item, now) {

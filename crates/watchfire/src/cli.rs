@@ -174,6 +174,22 @@ pub(crate) struct SentinelArgs {
     pub(crate) settings: SettingArgs,
     #[command(flatten)]
     pub(crate) process: ProcessArgs,
+    #[command(flatten)]
+    pub(crate) record: RecordBesideArgs,
+}
+
+/// Whether the service records what it sees and does.
+#[derive(Debug, Default, Args)]
+pub(crate) struct RecordBesideArgs {
+    /// Records what the API says, and what becomes of events, into this folder; see `watchfire sentinel simulate`.
+    #[arg(long = "record", value_name = "DIR")]
+    pub(crate) folder: Option<PathBuf>,
+    /// What the folder may take; beyond it the oldest goes.
+    #[arg(long = "record-max-size", value_name = "SIZE", default_value = "256MiB", value_parser = sentinel::size)]
+    pub(crate) max_size: u64,
+    /// A path to leave out, such as .labels.owner; can be given several times.
+    #[arg(long = "record-redact", value_name = "PATH")]
+    pub(crate) redact: Vec<String>,
 }
 
 /// Several sentinels in one process.

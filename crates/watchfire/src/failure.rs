@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use watchfire_delivery::{sink, store};
 use watchfire_runtime::config::ConfigError;
 use watchfire_runtime::tasks::TaskError;
+use watchfire_sentinel::recording;
 
 /// Wrong usage or configuration (EX_USAGE); 1 is everything else.
 const USAGE: u8 = 64;
@@ -67,6 +68,8 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
         if let Some(cause) = cause.downcast_ref::<store::Error>() {
             Some(cause.hint())
         } else if let Some(cause) = cause.downcast_ref::<sink::Error>() {
+            Some(cause.hint())
+        } else if let Some(cause) = cause.downcast_ref::<recording::Error>() {
             Some(cause.hint())
         } else if let Some(TaskError::Overrun { .. }) = cause.downcast_ref() {
             Some("give it a longer --grace-period, or see in the log what these tasks waited for")

@@ -1,6 +1,7 @@
 //! `watchfire sentinel`, `serve` and `run`: puts the service together and runs it, or answers a question about it.
 
 mod coverage;
+mod record;
 
 use std::collections::BTreeSet;
 use std::io::{self, Write as _};
@@ -22,7 +23,7 @@ use watchfire_sentinel::{Ceiling, Sentinel, SentinelConfig, api};
 
 use crate::broker::Brokers;
 use crate::cli::sentinel::{Question, SentinelCli};
-use crate::cli::{ConfigArgs, ProcessArgs, RunArgs, SentinelArgs, SettingArgs};
+use crate::cli::{ConfigArgs, ProcessArgs, RecordBesideArgs, RunArgs, SentinelArgs, SettingArgs};
 use crate::config;
 use crate::failure::Failure;
 
@@ -34,6 +35,7 @@ pub(crate) fn run(cli: &SentinelCli) -> Result<(), Failure> {
     match &cli.question {
         None => run_one(&cli.serve),
         Some(Question::Coverage(args)) => block_on(coverage::run(args, &env)),
+        Some(Question::Record(args)) => block_on(record::run(args, &env)),
     }
 }
 
@@ -41,14 +43,14 @@ pub(crate) fn run_one(args: &SentinelArgs) -> Result<(), Failure> {
     let env = Env::from_process();
     let loaded = config::load(&args.files, &args.settings, &env)?;
     let process = loaded.process.clone();
-    block_on(serve(vec![Named { name: None, loaded }], &process, &args.process, &env))
+    block_on(serve(vec![Named { name: None, loaded }], &process, (&args.process, &args.record), &env))
 }
 
 pub(crate) fn run_several(args: &RunArgs) -> Result<(), Failure> {
     let env = Env::from_process();
     let several = several(&args.config, &env)?;
     let process = config::process(&args.log.clone().into(), &env)?;
-    block_on(serve(several, &process, &args.process, &env))
+    block_on(serve(several, &process, (&args.process, &RecordBesideArgs::default()), &env))
 }
 
 fn block_on(serving: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
@@ -115,7 +117,12 @@ fn several(list: &Path, env: &Env) -> Result<Vec<Named>, ConfigError> {
     Ok(several)
 }
 
-async fn serve(several: Vec<Named>, process: &Process, args: &ProcessArgs, env: &Env) -> Result<(), Failure> {
+async fn serve(
+    several: Vec<Named>,
+    process: &Process,
+    args: (&ProcessArgs, &RecordBesideArgs),
+    env: &Env,
+) -> Result<(), Failure> {
     let telemetry = telemetry(process, env)?;
     let served = serve_all(several, args, env, &telemetry).await;
     // However it ended: what was traced until then may say why.
@@ -123,7 +130,12 @@ async fn serve(several: Vec<Named>, process: &Process, args: &ProcessArgs, env: 
     served
 }
 
-async fn serve_all(several: Vec<Named>, args: &ProcessArgs, env: &Env, telemetry: &Telemetry) -> Result<(), Failure> {
+async fn serve_all(
+    several: Vec<Named>,
+    (args, record): (&ProcessArgs, &RecordBesideArgs),
+    env: &Env,
+    telemetry: &Telemetry,
+) -> Result<(), Failure> {
     if roots::are_built_in(env) {
         warn!("the system has no certificates of authorities, trusting those built into this program");
     }
@@ -154,7 +166,8 @@ async fn serve_all(several: Vec<Named>, args: &ProcessArgs, env: &Env, telemetry
         // What there is one of keeps its plain name.
         let name = named.name.filter(|_| !alone);
         let health = name.as_deref().map_or_else(|| health.clone(), |name| health.of(name));
-        let parts = Parts { families: &families, health: &health, admin: &admin, env, ceiling: ceiling.as_ref() };
+        let parts =
+            Parts { families: &families, health: &health, admin: &admin, env, ceiling: ceiling.as_ref(), record };
         start(named.loaded, name.as_deref(), &parts, &mut brokers, &mut tasks).await?;
     }
     tasks.essential_at(Stage::Admin, "admin", admin.run(tasks.stage_token(Stage::Admin)));
@@ -169,6 +182,7 @@ struct Parts<'a> {
     admin: &'a Admin,
     env: &'a Env,
     ceiling: Option<&'a Arc<Ceiling>>,
+    record: &'a RecordBesideArgs,
 }
 
 /// Starts one sentinel: its loop is a task of this process from here on.
@@ -206,10 +220,14 @@ async fn start(
     let measured = parts.families.of(&shard, sink.sink.kind(), sink.topic.clone());
     parts.health.service("sentinel", format!("{} ({})", shard.resource_type, shard.resource_selector));
     let traced = parts.env.get("HYPERFLEET_TRACE_RESOURCES").unwrap_or_default().parse().unwrap_or_default();
+    let recorder = record::beside(parts.record, &sentinel)?;
     let sentinel = Sentinel::new(sentinel, sink.sink, measured, parts.health).context("make the API client")?;
     let mut sentinel = sentinel.trace_resources(traced).named(&sink.topic, name);
     if let Some(ceiling) = parts.ceiling {
         sentinel = sentinel.below(Arc::clone(ceiling));
+    }
+    if let Some(recorder) = recorder {
+        sentinel = sentinel.record(recorder);
     }
     tasks.essential("sentinel", sentinel.run(tasks.token()));
     Ok(())

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use watchfire_runtime::duration::GoDuration;
 
 use super::SentinelArgs;
 
@@ -21,6 +22,44 @@ pub(crate) enum Question {
     /// Says which resources no selector of these configurations covers, and which several do; exit status 0 only if
     /// every resource is covered exactly once.
     Coverage(CoverageArgs),
+    /// Keeps what the API says over time, until stopped; publishes nothing.
+    Record(RecordArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RecordArgs {
+    /// The sentinel's YAML file, in either form: where and what to list, and how often.
+    #[arg(long, short, value_name = "FILE", env = "HYPERFLEET_CONFIG", default_value = super::CONFIG)]
+    pub(crate) config: PathBuf,
+    /// The folder that keeps the recording, made if need be.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) output: PathBuf,
+    /// What the folder may take; beyond it the oldest goes.
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
+    pub(crate) max_size: u64,
+    /// A path to leave out, such as .labels.owner or .status.conditions.message; can be given several times.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) redact: Vec<String>,
+    /// Keeps whole resources, not only what this configuration's decisions and payload read.
+    #[arg(long)]
+    pub(crate) whole: bool,
+    /// Ends after this time.
+    #[arg(long = "for", value_name = "DURATION", value_parser = super::duration)]
+    pub(crate) duration: Option<GoDuration>,
+}
+
+/// A number of bytes: 268435456, 256MiB, 1GiB.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let factor = match &text[digits.len()..] {
+        "" | "B" => 1,
+        "K" | "KiB" => 1 << 10,
+        "M" | "MiB" => 1 << 20,
+        "G" | "GiB" => 1 << 30,
+        _ => return Err("write it in KiB, MiB or GiB, for example 256MiB".to_owned()),
+    };
+    let bytes = digits.trim().parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
+    bytes.filter(|bytes| *bytes >= 1 << 20).ok_or_else(|| "write a size of 1MiB or more, for example 256MiB".to_owned())
 }
 
 #[derive(Debug, Args)]
@@ -68,6 +107,21 @@ mod tests {
         assert!(parse(&["--config", "a.yaml"]).unwrap().question.is_none());
         assert!(parse(&[]).unwrap().question.is_none());
         assert!(matches!(parse(&["coverage", "a.yaml"]).unwrap().question, Some(Question::Coverage(_))));
+    }
+
+    #[test]
+    fn sizes_are_read_with_their_units() {
+        let table = [
+            ("256MiB", Some(256 << 20)),
+            ("1GiB", Some(1 << 30)),
+            ("2048K", Some(2 << 20)),
+            ("1048576", Some(1 << 20)),
+        ];
+        for (text, expected) in
+            table.into_iter().chain(["", "MiB", "1TB", "-1MiB", "1023KiB", "99999999999GiB"].map(|text| (text, None)))
+        {
+            assert_eq!(size(text).ok(), expected, "{text}");
+        }
     }
 
     #[test]
