@@ -1,6 +1,7 @@
 //! From an item of a list to a verdict: read, select, decide, build its event.
 //!
-//! It asks no clock and no API: `now` is an argument, and what came of earlier events is in the ledger.
+//! The service takes items as the API lists them, a simulation as they were recorded; both through [`Engine::take`]. It
+//! asks no clock and no API: `now` is an argument, and what came of earlier events is in the ledger.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -50,7 +51,7 @@ pub(crate) struct Ledger(Arc<Mutex<InFlight>>);
 pub(crate) enum Verdict {
     Unreadable,
     NotSelected,
-    Skipped { decision: Decision, ready: bool },
+    Skipped { decision: Decision, generation: Option<i64>, ready: bool },
     Due(Box<Due>),
 }
 
@@ -91,6 +92,15 @@ impl Lasting {
     }
 }
 
+/// What an expression's answer means: of the built-in one it is known when it will be another.
+pub(crate) fn answer(config: &SentinelConfig, says: bool) -> Answer {
+    match (says, &config.effective.message_decision) {
+        (true, _) => Answer::True,
+        (false, Some(_)) => Answer::False,
+        (false, None) => Answer::NotYet,
+    }
+}
+
 impl Ledger {
     fn new(config: &SentinelConfig) -> Self {
         // An event that is due by its max age must keep its id while the broker stays away, hence the double.
@@ -124,6 +134,11 @@ impl Engine {
         }
     }
 
+    /// Forgets all of our own events, as a restart does.
+    pub(crate) fn forget(&mut self) {
+        self.ledger = Ledger::new(&self.config);
+    }
+
     /// Decides on one item, and builds its event if it is due.
     pub(crate) fn take(&mut self, item: &str, now: Timestamp) -> Verdict {
         let resource = match Resource::parse(item) {
@@ -148,7 +163,8 @@ impl Engine {
         self.lasting.count(&resource, &decision);
         if !decision.reason.publishes() {
             debug!(id = %resource.id, reason = %decision.reason, due = ?decision.due, "skipped");
-            return Verdict::Skipped { decision, ready: resource.status.ready };
+            let (generation, ready) = (resource.generation, resource.status.ready);
+            return Verdict::Skipped { decision, generation, ready };
         }
         let published = published.filter(|ours| ours.generation == resource.generation);
         let silent = self.silent(item, &resource.id, published, now);
@@ -160,8 +176,7 @@ impl Engine {
     fn policy(&mut self, item: &str, resource: &Resource<'_>, now: Timestamp) -> Policy {
         let Some(expression) = &self.config.expression else { return self.config.rules.policy };
         Policy::Expression(match expression.answer(item, resource, now) {
-            Ok(true) => Answer::True,
-            Ok(false) => Answer::False,
+            Ok(says) => answer(&self.config, says),
             Err(failure) => {
                 self.metrics.expression_failed(failure.kind);
                 let (kind, part) = (failure.kind.as_str(), &failure.part);

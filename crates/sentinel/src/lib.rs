@@ -23,6 +23,7 @@ pub mod recording;
 pub mod resource;
 pub mod selector;
 pub mod service;
+pub mod simulate;
 pub mod template;
 pub mod trace;
 

@@ -25,6 +25,7 @@ mod reader;
 mod recorder;
 mod writer;
 
+pub(crate) use kept::decides_by;
 pub use kept::{Kept, PathError};
 pub use reader::{Cut, Observed, Reader};
 pub use recorder::Recorder;

@@ -380,7 +380,7 @@ impl Walk<'_> {
         for item in page.items() {
             let due = match self.engine.take(item, now) {
                 Verdict::Unreadable | Verdict::NotSelected => continue,
-                Verdict::Skipped { decision, ready } => {
+                Verdict::Skipped { decision, ready, .. } => {
                     self.cycle.seen += 1;
                     skipped.count(decision.reason, ready);
                     continue;

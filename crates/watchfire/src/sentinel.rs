@@ -2,6 +2,7 @@
 
 mod coverage;
 mod record;
+mod simulate;
 
 use std::collections::BTreeSet;
 use std::io::{self, Write as _};
@@ -36,6 +37,7 @@ pub(crate) fn run(cli: &SentinelCli) -> Result<(), Failure> {
         None => run_one(&cli.serve),
         Some(Question::Coverage(args)) => block_on(coverage::run(args, &env)),
         Some(Question::Record(args)) => block_on(record::run(args, &env)),
+        Some(Question::Simulate(args)) => simulate::run(args, &env),
     }
 }
 

@@ -1,10 +1,12 @@
 //! What of a resource goes into a recording: the fields that somebody reads, less what must not leave the cluster.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::config::SentinelConfig;
+use crate::expression::Expression;
 use crate::partial;
 use crate::selector::Selector;
 
@@ -120,6 +122,14 @@ impl Kept {
         self.redacted.iter().for_each(|path| remove(&mut value, path));
         Ok(value)
     }
+}
+
+/// Whether decisions of a sentinel may be others where this path was taken out.
+pub(crate) fn decides_by(config: &SentinelConfig, path: &str) -> bool {
+    let path = path.trim_start_matches('.');
+    let field = path.split('.').next().unwrap_or_default();
+    let reads = |expression: &Arc<Expression>| expression.top_level_fields().is_none_or(|read| read.contains(field));
+    selects_by(&config.selector, path) || config.expression.as_ref().is_some_and(reads)
 }
 
 fn selects_by(selector: &Selector, path: &str) -> bool {

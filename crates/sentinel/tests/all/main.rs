@@ -16,6 +16,7 @@ mod outage;
 mod pace;
 mod paging;
 mod refusals;
+mod replay;
 mod shards;
 mod support;
 mod template_go;

@@ -24,6 +24,8 @@ pub(crate) enum Question {
     Coverage(CoverageArgs),
     /// Keeps what the API says over time, until stopped; publishes nothing.
     Record(RecordArgs),
+    /// Runs one or two configurations over a recording, in virtual time: what they would have published, and when.
+    Simulate(SimulateArgs),
 }
 
 #[derive(Debug, Args)]
@@ -46,6 +48,21 @@ pub(crate) struct RecordArgs {
     /// Ends after this time.
     #[arg(long = "for", value_name = "DURATION", value_parser = super::duration)]
     pub(crate) duration: Option<GoDuration>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SimulateArgs {
+    /// A folder that was recorded into, or one file of it.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) recording: PathBuf,
+    /// A sentinel's YAML file, in either form; given twice, the two are compared.
+    #[arg(long, short, value_name = "FILE", required = true)]
+    pub(crate) config: Vec<PathBuf>,
+    /// How many of the busiest resources are named.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) top: usize,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 /// A number of bytes: 268435456, 256MiB, 1GiB.

@@ -11,6 +11,7 @@ mod dropin;
 mod errors;
 mod generated;
 mod outbox;
+mod recording;
 mod sentinel;
 mod support;
 mod traces;
