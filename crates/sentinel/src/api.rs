@@ -309,6 +309,15 @@ impl Api {
         self.get_traced(query, 0).await
     }
 
+    /// Reads one resource, once: whoever asks is there to ask again. The id becomes one segment of the path.
+    pub async fn get_one(&self, id: &str) -> Result<String, Error> {
+        let mut url = self.list.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.push(id);
+        }
+        self.ask(url).await
+    }
+
     /// One attempt, with its own span.
     async fn get_traced(&self, query: &[(&str, &str)], attempt: u32) -> Result<Page, Error> {
         let mut url = self.list.clone();
@@ -322,6 +331,12 @@ impl Api {
     }
 
     async fn get_once(&self, url: Url) -> Result<Page, Error> {
+        let body = self.ask(url).await?;
+        Page::parse(body).map_err(|error| Error::Malformed { url: self.name(), source: without_text(error) })
+    }
+
+    /// Reads an answer that may be JSON.
+    async fn ask(&self, url: Url) -> Result<String, Error> {
         let mut request = self.http.get(url).header(header::ACCEPT, "application/json");
         let token = self.token.as_ref().map(SecretSource::current).transpose().map_err(Error::Token)?;
         if let Some(token) = &token {
@@ -369,9 +384,8 @@ impl Api {
         }
         let malformed = |error| Error::Malformed { url: self.name(), source: without_text(error) };
         match String::from_utf8(body).map_err(|error| serde::de::Error::custom(error.utf8_error())) {
-            Ok(body) if body.trim_start().starts_with(['{', '[']) => Page::parse(body).map_err(malformed),
+            Ok(body) if content_type.contains("json") || body.trim_start().starts_with(['{', '[']) => Ok(body),
             Err(source) if content_type.contains("json") => Err(malformed(source)),
-            Ok(body) if content_type.contains("json") => Page::parse(body).map_err(malformed),
             _ => {
                 let content_type = problem::quote(content_type, &secrets).chars().take(80).collect();
                 Err(Error::NotJson { url: self.name(), content_type })

@@ -12,12 +12,16 @@ use std::fmt;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
 
 use crate::resource::{Resource, Status};
 
+mod explain;
 mod expression;
 mod spread;
 
+pub(crate) use explain::span;
+pub use explain::{Condition, Explanation, Rule, explain};
 pub use expression::Answer;
 pub use spread::Spread;
 
@@ -88,7 +92,7 @@ pub struct NoProgress {
 }
 
 /// Our own last confirmed event for a resource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Published {
     /// The generation it carried.
     pub generation: Option<i64>,

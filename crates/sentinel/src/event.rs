@@ -28,12 +28,8 @@ pub fn reconcile(
     now: Timestamp,
 ) -> CloudEvent {
     let kind = if is_name(&resource.kind) { &resource.kind } else { singular(resource_type) };
-    let generation = resource.generation.map(|generation| generation.to_string()).unwrap_or_default();
-    let since = decision.since.map(|since| since.to_string()).unwrap_or_default();
-    // None of the parts can hold a line break but the id, and that one stands last.
-    let cause = format!("{SOURCE}\n{generation}\n{}\n{since}\n{}", decision.reason.cause().as_str(), resource.id);
     let attributes = Attributes {
-        id: Uuid::new_v5(&Uuid::NAMESPACE_OID, cause.as_bytes()).to_string(),
+        id: id_of(resource, decision),
         source: SOURCE.to_owned(),
         ty: format!("com.redhat.hyperfleet.{}.reconcile", kind.to_lowercase()),
         subject: None,
@@ -42,6 +38,15 @@ pub fn reconcile(
     };
     // Consumers read the resource anew, so that the later of two events says all that the earlier one did.
     CloudEvent::new(attributes, data).superseding(resource.id.as_ref())
+}
+
+/// The id of the event for a decision.
+pub fn id_of(resource: &Resource<'_>, decision: &Decision) -> String {
+    let generation = resource.generation.map(|generation| generation.to_string()).unwrap_or_default();
+    let since = decision.since.map(|since| since.to_string()).unwrap_or_default();
+    // None of the parts can hold a line break but the id, and that one stands last.
+    let cause = format!("{SOURCE}\n{generation}\n{}\n{since}\n{}", decision.reason.cause().as_str(), resource.id);
+    Uuid::new_v5(&Uuid::NAMESPACE_OID, cause.as_bytes()).to_string()
 }
 
 fn is_name(kind: &str) -> bool {

@@ -43,6 +43,24 @@ struct Entry {
     silent: Set,
 }
 
+impl Entry {
+    /// The report, if it can be one of the event: not from the future, and of no older generation.
+    fn report(&self, resource: &Resource<'_>, report: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
+        report.filter(|report| *report <= now && resource.status.observed_generation >= self.generation)
+    }
+
+    /// Whether the resource is ready and a report has overtaken the event. As a clock it is overtaken only by what is
+    /// surely later: a second's beginning would make the next event early.
+    fn is_over(&self, resource: &Resource<'_>, report: Option<Timestamp>, now: Timestamp) -> bool {
+        self.report(resource, report, now).is_some_and(|report| report >= self.at.min(now)) && resource.status.ready
+    }
+
+    /// After the clock was set back the resource would be silent until it has caught up.
+    fn published(&self, now: Timestamp) -> Published {
+        Published { generation: self.generation, at: self.at.min(now), attempts: self.attempts.into() }
+    }
+}
+
 impl InFlight {
     /// Remembers at most `capacity` events, each for `lifetime`: well beyond the longest max age, so that an event that
     /// is due by it keeps its id for as long as the broker stays away.
@@ -77,21 +95,26 @@ impl InFlight {
         }
         let key = self.key(&resource.id);
         let entry = self.entries.peek_mut(&key)?;
-        // After the clock was set back the resource would be silent until it has caught up.
+        // The clock was set back: see `Entry::published`.
         entry.at = entry.at.min(now);
-        let Entry { generation, at, attempts, silent, answered } = *entry;
-        let report = report.filter(|report| *report <= now && resource.status.observed_generation >= generation);
-        if let Some(report) = report.filter(|report| answers(*report, at) && !answered) {
-            entry.answered = true;
-            self.answered.push(report.duration_since(at));
+        if let Some(report) = entry.report(resource, report, now).filter(|report| answers(*report, entry.at))
+            && !std::mem::replace(&mut entry.answered, true)
+        {
+            self.answered.push(report.duration_since(entry.at));
         }
-        // As a clock it is overtaken only by what is surely later: a second's beginning would make the next event early.
-        if report.is_some_and(|report| report >= at) && resource.status.ready {
+        let entry = *entry;
+        if entry.is_over(resource, report, now) {
             self.entries.pop(&key);
-            self.waiting.end(silent);
+            self.waiting.end(entry.silent);
             return None;
         }
-        Some(Published { generation, at, attempts: attempts.into() })
+        Some(entry.published(now))
+    }
+
+    /// As [`Self::published`], and changes nothing: for whoever only asks.
+    pub fn peek(&self, resource: &Resource<'_>, report: Option<Timestamp>, now: Timestamp) -> Option<Published> {
+        let entry = self.entries.peek(&self.key(&resource.id))?;
+        (!entry.is_over(resource, report, now)).then(|| entry.published(now))
     }
 
     /// Forgets what is older than its lifetime: resources that are gone, or that nobody reports on.

@@ -11,6 +11,7 @@ pub mod coverage;
 pub mod decision;
 mod engine;
 pub mod event;
+pub mod explain;
 pub mod expression;
 pub mod inflight;
 pub mod metrics;

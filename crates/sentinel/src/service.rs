@@ -29,6 +29,7 @@ use crate::ceiling::Ceiling;
 use crate::config::{Form, SentinelConfig};
 use crate::decision::Reason;
 use crate::engine::{About, Due, Engine, Lasting, Verdict};
+use crate::explain::{Explainer, Memory, Outcomes};
 use crate::metrics::Metrics;
 use crate::page::Page;
 use crate::publish::{Outcome, Publisher};
@@ -55,6 +56,7 @@ pub struct Sentinel {
     polled: Dependency,
     broker_state: Dependency,
     heartbeat: Arc<Heartbeat>,
+    outcomes: Arc<Outcomes>,
     recorder: Option<Arc<Recorder>>,
     api_failing: bool,
     topic: Option<String>,
@@ -99,6 +101,7 @@ impl Sentinel {
             polled: health.dependency("sentinel_poll"),
             broker_state: health.dependency("broker"),
             heartbeat: Arc::new(health.heartbeat("sentinel_poll", MAX_SILENCE)),
+            outcomes: Arc::default(),
             recorder: None,
             api_failing: false,
             topic: None,
@@ -144,6 +147,12 @@ impl Sentinel {
         self
     }
 
+    /// Answers questions with what this sentinel remembers, beside its cycles.
+    pub fn explainer(&self) -> Result<Explainer, reqwest::Error> {
+        let memory = Memory { ledger: self.engine.ledger.clone(), outcomes: Arc::clone(&self.outcomes) };
+        Ok(Explainer::new(Arc::clone(&self.config))?.with(memory))
+    }
+
     /// Runs until told to stop: at once for the first time, then every poll interval. Ends between two units of work.
     pub async fn run(mut self, token: CancellationToken) -> Result<(), Infallible> {
         let mut ticks = interval_at(Instant::now(), self.config.poll_interval);
@@ -186,15 +195,16 @@ impl Sentinel {
         let confirmations = beside({
             let (publisher, ledger, token) = (self.publisher.clone(), self.engine.ledger.clone(), token.clone());
             let (broker, heartbeat) = (self.broker_state.clone(), Arc::clone(&self.heartbeat));
-            let recorder = self.recorder.clone();
+            let (recorder, outcomes) = (self.recorder.clone(), Arc::clone(&self.outcomes));
             let settled = move |event: &CloudEvent, about: &About, at, refused| {
                 let fate = fate(event, about, at, refused);
                 if fate.refused.is_none() {
                     ledger.confirm(about, at);
                 }
                 if let Some(recorder) = &recorder {
-                    recorder.fate(fate);
+                    recorder.fate(fate.clone());
                 }
+                outcomes.remember(fate);
             };
             async move { publisher.run(due, &broker, &heartbeat, &token, settled).await }
         });

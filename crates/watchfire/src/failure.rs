@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use watchfire_delivery::{sink, store};
 use watchfire_runtime::config::ConfigError;
 use watchfire_runtime::tasks::TaskError;
+use watchfire_sentinel::explain::AskError;
 use watchfire_sentinel::recording;
 
 /// Wrong usage or configuration (EX_USAGE); 1 is everything else.
@@ -68,6 +69,8 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
         if let Some(cause) = cause.downcast_ref::<store::Error>() {
             Some(cause.hint())
         } else if let Some(cause) = cause.downcast_ref::<sink::Error>() {
+            Some(cause.hint())
+        } else if let Some(cause) = cause.downcast_ref::<AskError>() {
             Some(cause.hint())
         } else if let Some(cause) = cause.downcast_ref::<recording::Error>() {
             Some(cause.hint())

@@ -1,6 +1,7 @@
 //! `watchfire sentinel`, `serve` and `run`: puts the service together and runs it, or answers a question about it.
 
 mod coverage;
+mod explain;
 mod record;
 mod simulate;
 
@@ -19,6 +20,7 @@ use watchfire_runtime::tasks::{Stage, Tasks};
 use watchfire_runtime::telemetry::{LogConfig, Telemetry};
 use watchfire_runtime::{Admin, AdminConfig, chain, crypto, metrics, parse_bind_address, roots};
 use watchfire_sentinel::config::Process;
+use watchfire_sentinel::explain::Explainer;
 use watchfire_sentinel::metrics::{Families, Shard};
 use watchfire_sentinel::{Ceiling, Sentinel, SentinelConfig, api};
 
@@ -35,6 +37,7 @@ pub(crate) fn run(cli: &SentinelCli) -> Result<(), Failure> {
     let env = Env::from_process();
     match &cli.question {
         None => run_one(&cli.serve),
+        Some(Question::Explain(args)) => block_on(explain::run(args, &env)),
         Some(Question::Coverage(args)) => block_on(coverage::run(args, &env)),
         Some(Question::Record(args)) => block_on(record::run(args, &env)),
         Some(Question::Simulate(args)) => simulate::run(args, &env),
@@ -164,14 +167,16 @@ async fn serve_all(
     let ceiling = Ceiling::lowest(several.iter().map(|named| named.loaded.sentinel.max_events_per_second));
     let ceiling = ceiling.map(Arc::new);
     let alone = several.len() == 1;
+    let mut explainers = Vec::new();
     for named in several {
         // What there is one of keeps its plain name.
         let name = named.name.filter(|_| !alone);
         let health = name.as_deref().map_or_else(|| health.clone(), |name| health.of(name));
         let parts =
             Parts { families: &families, health: &health, admin: &admin, env, ceiling: ceiling.as_ref(), record };
-        start(named.loaded, name.as_deref(), &parts, &mut brokers, &mut tasks).await?;
+        explainers.push(start(named.loaded, name.as_deref(), &parts, &mut brokers, &mut tasks).await?);
     }
+    let admin = admin.route("/sentinel/explain", explain::pages(explainers));
     tasks.essential_at(Stage::Admin, "admin", admin.run(tasks.stage_token(Stage::Admin)));
     tasks.drain(health);
     Ok(tasks.run(args.grace_period.get()).await.context("run the sentinel")?)
@@ -187,14 +192,14 @@ struct Parts<'a> {
     record: &'a RecordBesideArgs,
 }
 
-/// Starts one sentinel: its loop is a task of this process from here on.
+/// Starts one sentinel: its loop is a task of this process from here on. Who asks why gets the answer of what is returned.
 async fn start(
     loaded: config::Loaded,
     name: Option<&str>,
     parts: &Parts<'_>,
     brokers: &mut Brokers<'_>,
     tasks: &mut Tasks,
-) -> Result<(), Failure> {
+) -> Result<Explainer, Failure> {
     for warning in &loaded.warnings {
         warn!(%warning, sentinel = name, "legal, but probably not meant");
     }
@@ -231,8 +236,9 @@ async fn start(
     if let Some(recorder) = recorder {
         sentinel = sentinel.record(recorder);
     }
+    let explainer = sentinel.explainer().context("make the API client")?;
     tasks.essential("sentinel", sentinel.run(tasks.token()));
-    Ok(())
+    Ok(explainer)
 }
 
 /// Sets up logs and traces as the configuration says.

@@ -19,6 +19,8 @@ pub(crate) struct SentinelCli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Question {
+    /// Says why a resource would, or would not, be published now, and what became of its last event.
+    Explain(ExplainArgs),
     /// Says which resources no selector of these configurations covers, and which several do; exit status 0 only if
     /// every resource is covered exactly once.
     Coverage(CoverageArgs),
@@ -26,6 +28,20 @@ pub(crate) enum Question {
     Record(RecordArgs),
     /// Runs one or two configurations over a recording, in virtual time: what they would have published, and when.
     Simulate(SimulateArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// The resource's id.
+    pub(crate) id: String,
+    /// The health address of a running sentinel, such as http://localhost:8080: it knows which events are under way.
+    #[arg(long, value_name = "URL")]
+    pub(crate) server: Option<String>,
+    /// The sentinel's YAML file, in either form: without a server, its API alone is asked.
+    #[arg(long, short, value_name = "FILE", env = "HYPERFLEET_CONFIG", default_value = super::CONFIG)]
+    pub(crate) config: PathBuf,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Debug, Args)]

@@ -3,13 +3,14 @@
 use crate::support::read;
 
 /// Where errors are declared, and the section of the document that is about them.
-const SOURCES: [(&str, &str); 13] = [
+const SOURCES: [(&str, &str); 14] = [
     ("crates/sentinel/src/api.rs", "The API"),
     ("crates/runtime/src/secret.rs", "The API"),
     ("crates/sentinel/src/resource.rs", "A resource"),
     ("crates/sentinel/src/expression.rs", "Expressions"),
     ("crates/sentinel/src/recording.rs", "Recordings"),
     ("crates/sentinel/src/recording/kept.rs", "Recordings"),
+    ("crates/sentinel/src/explain/ask.rs", "Explanations"),
     ("crates/delivery/src/sink.rs", "The broker"),
     ("crates/delivery/src/store.rs", "The embedded broker"),
     ("crates/delivery/src/embedded.rs", "The embedded broker"),

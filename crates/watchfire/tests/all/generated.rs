@@ -241,7 +241,9 @@ A file has one of two forms, told by its keys: the sentinel's own, or that of to
         writeln!(doc, "| `{name}` | {} |", cell(about)).unwrap();
     }
     doc.push_str("\n## Flags\n");
-    for command in ["sentinel", "sentinel coverage", "sentinel record", "sentinel simulate", "run", "demo"] {
+    for command in
+        ["sentinel", "sentinel explain", "sentinel coverage", "sentinel record", "sentinel simulate", "run", "demo"]
+    {
         let args: Vec<_> = command.split(' ').chain(["--help"]).collect();
         let help = text(&run(&args, &[]).await.stdout);
         let help: Vec<_> = help.trim_end().lines().map(str::trim_end).collect();

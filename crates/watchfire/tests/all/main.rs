@@ -9,6 +9,7 @@ mod deploy;
 mod documents;
 mod dropin;
 mod errors;
+mod explain;
 mod generated;
 mod outbox;
 mod recording;

@@ -187,6 +187,26 @@ async fn a_folder_that_cannot_be_made_is_told_before_anything_runs() {
 }
 
 #[tokio::test]
+async fn the_form_of_todays_hyperfleet_is_taken_everywhere() {
+    let (api, ids) = fleet(1).await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (file, recording) = (path("config.yaml"), path("recording"));
+    let config = format!("clients:\n  hyperfleet_api:\n    base_url: {}\nresource_type: clusters\n", api.url);
+    std::fs::write(&file, config).unwrap();
+    for args in [
+        vec!["explain", &ids[0], "--config", &file],
+        vec!["coverage", &file],
+        vec!["record", "--config", &file, "--output", &recording, "--for", "500ms"],
+        vec!["simulate", "--config", &file, "--recording", &recording],
+    ] {
+        let output = run(&[&["sentinel"], args.as_slice()].concat(), &[("HYPERFLEET_POLL_INTERVAL", "100ms")]).await;
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", text(&output.stderr));
+        println!("{}", text(&output.stdout));
+    }
+}
+
+#[tokio::test]
 async fn what_is_no_recording_is_refused_by_name() {
     let (api, _) = fleet(1).await;
     let receiver = Receiver::start().await;

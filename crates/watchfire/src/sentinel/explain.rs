@@ -1,0 +1,208 @@
+//! `watchfire sentinel explain`: what an operator asks at three in the morning; the answer first, then what led to it.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow};
+use axum::extract::{Path, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use jiff::{SignedDuration, Timestamp};
+use watchfire_runtime::clock;
+use watchfire_runtime::config::Env;
+use watchfire_sentinel::decision::Explanation;
+use watchfire_sentinel::explain::{Adapter, Answer, Evaluated, Explainer, Inputs, Outcome, Part, ask};
+
+use super::plain;
+use crate::cli::sentinel::{ExplainArgs, Format};
+use crate::config;
+use crate::failure::{Failure, say};
+
+const USAGE: &str = "GET /sentinel/explain/{id} says why a resource is, or is not, published; it is read-only\n";
+
+/// The pages of a process with these sentinels: one question, one request to each one's API until one knows.
+pub(super) fn pages(explainers: Vec<Explainer>) -> Router {
+    Router::new().route("/", get(async || USAGE)).route("/{id}", get(answer)).with_state(Arc::new(explainers))
+}
+
+async fn answer(State(explainers): State<Arc<Vec<Explainer>>>, Path(id): Path<String>) -> Response {
+    let mut answers = Vec::new();
+    for explainer in explainers.iter() {
+        answers.push(explainer.explain(&id, clock::now()).await);
+        if answers.last().is_some_and(|answer| rank(answer.outcome) == 0) {
+            break;
+        }
+    }
+    let Some(answer) = answers.into_iter().min_by_key(|answer| rank(answer.outcome)) else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
+    let status = match answer.outcome {
+        Outcome::Due | Outcome::NotDue | Outcome::NotSelected | Outcome::Unreadable => StatusCode::OK,
+        Outcome::NotFound => StatusCode::NOT_FOUND,
+        Outcome::ApiFailed => StatusCode::BAD_GATEWAY,
+        Outcome::NoId => StatusCode::BAD_REQUEST,
+        Outcome::Busy => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let mut response = (status, Json(answer)).into_response();
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    response
+}
+
+/// Which of several sentinels' answers says most.
+fn rank(outcome: Outcome) -> u8 {
+    match outcome {
+        Outcome::Due | Outcome::NotDue | Outcome::Unreadable | Outcome::NoId => 0,
+        Outcome::NotSelected => 1,
+        Outcome::Busy | Outcome::ApiFailed => 2,
+        Outcome::NotFound => 3,
+    }
+}
+
+pub(super) async fn run(args: &ExplainArgs, env: &Env) -> Result<(), Failure> {
+    let answer = if let Some(server) = &args.server {
+        ask(server, &args.id).await.context("explain")?
+    } else {
+        let config = Arc::new(config::sentinel(&args.config, env)?);
+        Explainer::new(config).context("make the API client")?.explain(&args.id, clock::now()).await
+    };
+    if args.output.format == Format::Json {
+        say(&serde_json::to_string_pretty(&answer).context("print the explanation")?)?;
+    }
+    match answer.outcome {
+        Outcome::Due | Outcome::NotDue | Outcome::NotSelected => match args.output.format {
+            Format::Text => say(&text(&answer)),
+            Format::Json => Ok(()),
+        },
+        Outcome::Unreadable | Outcome::NotFound | Outcome::ApiFailed | Outcome::NoId | Outcome::Busy => {
+            let last = last_event(&answer).map(|last| format!("; its last event: {last}")).unwrap_or_default();
+            Err(Failure::Failed(anyhow!("explain {}: {}{last}", plain(&answer.id), plain(&answer.verdict))))
+        }
+    }
+}
+
+fn text(answer: &Answer) -> String {
+    let kind = answer.inputs.as_ref().map(|inputs| inputs.kind.as_str()).filter(|kind| !kind.is_empty());
+    let kind = kind.unwrap_or(&answer.resource_type);
+    let mut text = format!("{} {}: {}\n\n", plain(kind), plain(&answer.id), plain(&answer.verdict));
+    let last = last_event(answer).unwrap_or_else(|| {
+        let unknown = "not known: only the API was asked; --server URL asks the running sentinel";
+        if answer.from_memory { "none that this process remembers" } else { unknown }.to_owned()
+    });
+    line(&mut text, "last event", &last);
+    if let Some(event) = &answer.event {
+        line(&mut text, "the event that is due", event);
+    }
+    if let Some(inputs) = &answer.inputs {
+        saw(&mut text, answer, inputs);
+    }
+    if let Some(decision) = &answer.decision {
+        rules(&mut text, decision);
+    }
+    text
+}
+
+fn last_event(answer: &Answer) -> Option<String> {
+    let fate = answer.last_event.as_ref()?;
+    let ago = ago(fate.at, answer.now);
+    let became = match &fate.refused {
+        None => format!("confirmed {ago}"),
+        Some(why) => format!("not confirmed {ago}: {};", plain(why)),
+    };
+    Some(format!("{became}, {}, event {}", fate.reason, fate.id))
+}
+
+fn saw(text: &mut String, answer: &Answer, inputs: &Inputs) {
+    let time = |at: Option<Timestamp>| at.map_or_else(|| "none".to_owned(), |at| since(at, answer.now));
+    text.push_str("\nwhat it saw\n");
+    line(text, "  generation", &number(inputs.generation));
+    line(text, "  seen by the adapters", &number(inputs.observed_generation));
+    line(text, "  ready", if inputs.ready { "yes" } else { "no" });
+    line(text, "  last report", &time(inputs.report));
+    if inputs.last_progress.is_some() {
+        line(text, "  last progress", &time(inputs.last_progress));
+    }
+    if inputs.deleted_time.is_some() {
+        line(text, "  being deleted since", &time(inputs.deleted_time));
+    }
+    for Adapter { name, generation, at, silent } in &inputs.adapters {
+        let said = match (generation, at) {
+            (Some(generation), Some(at)) => format!("saw generation {generation}, {}", since(*at, answer.now)),
+            (Some(generation), None) => format!("saw generation {generation}"),
+            (None, _) => "has never reported".to_owned(),
+        };
+        let silent = if *silent { "; silent since our last event" } else { "" };
+        line(text, "  adapter", &format!("{name}: {said}{silent}"));
+    }
+    if let Some(ours) = &inputs.published {
+        let what = format!("generation {}, {} since it was last ready", number(ours.generation), ours.attempts);
+        line(text, "  our last event", &format!("{} ({what})", since(ours.at, answer.now)));
+    }
+    let ages = format!("max age {} ready, {} not ready", inputs.max_age_ready, inputs.max_age_not_ready);
+    line(text, "  policy", &format!("{} ({ages})", inputs.policy));
+    if let Some(Evaluated { params, result }) = &inputs.expression {
+        for Part { name, source, value, error } in params.iter().chain(result) {
+            let value = value.as_ref().map(ToString::to_string);
+            let came_to = value.or_else(|| error.clone()).unwrap_or_default();
+            line(text, &format!("  {name}"), &format!("{came_to} <- {source}"));
+        }
+    }
+    for requirement in &answer.selector {
+        let value =
+            requirement.value.as_ref().map_or_else(|| "no such label".to_owned(), |value| format!("has {value:?}"));
+        let holds = if requirement.holds { "holds" } else { "does not hold" };
+        line(text, "  selector", &format!("{} {holds} ({value})", requirement.requirement));
+    }
+    line(text, "  now", &format!("{:.3}", answer.now));
+}
+
+// Writing to a String cannot fail.
+fn rules(text: &mut String, decision: &Explanation) {
+    for rule in decision.rules.iter().filter(|rule| rule.fired) {
+        let _infallible = writeln!(text, "\nwhy: {}", rule.reason);
+        for condition in &rule.conditions {
+            let _infallible = writeln!(text, "  {}", condition.text);
+        }
+    }
+    if decision.from_future {
+        text.push_str(
+            "  the report time is in the future, and ignored until it has passed; check the adapters' clocks\n",
+        );
+    }
+    if decision.observed_ahead {
+        text.push_str("  adapters claim a generation that does not exist yet; look at the one that reported it\n");
+    }
+    text.push_str("\nwhy not\n");
+    let mut of_other_policies = Vec::new();
+    for rule in decision.rules.iter().filter(|rule| !rule.fired) {
+        let missing = rule.conditions.iter().find(|condition| !condition.holds).map_or("", |condition| &condition.text);
+        if missing.starts_with("the policy is") {
+            of_other_policies.push(rule.reason.as_str());
+        } else {
+            let _infallible = writeln!(text, "  {:<50}not so: {missing}", rule.reason);
+        }
+    }
+    let _infallible = writeln!(text, "  of other policies: {}", of_other_policies.join("; "));
+}
+
+fn line(text: &mut String, what: &str, value: &str) {
+    // Writing to a String cannot fail.
+    let _infallible = writeln!(text, "{:<23} {}", plain(what), plain(value));
+}
+
+fn number(number: Option<i64>) -> String {
+    number.map_or_else(|| "none".to_owned(), |number| number.to_string())
+}
+
+fn since(at: Timestamp, now: Timestamp) -> String {
+    format!("{at:.3} ({})", ago(at, now))
+}
+
+fn ago(at: Timestamp, now: Timestamp) -> String {
+    let seconds = now.duration_since(at).as_secs();
+    let span = format!("{:#}", SignedDuration::from_secs(seconds.abs()));
+    if seconds < 0 { format!("in {span}") } else { format!("{span} ago") }
+}
