@@ -9,6 +9,7 @@ mod micro;
 mod process;
 mod report;
 mod sentinel;
+mod simulate;
 
 use std::path::PathBuf;
 
@@ -43,6 +44,15 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
+    /// A recorded day, simulated with a max age of 30 and of 10 minutes.
+    Simulate {
+        /// How many resources are recorded.
+        #[arg(long, default_value_t = 5000)]
+        resources: u32,
+        /// How many hours of polls, one each 5 s.
+        #[arg(long, default_value_t = 24)]
+        hours: u32,
+    },
     /// The ceilings, as processes of their own.
     #[command(hide = true)]
     Ceiling(ceiling::Args),
@@ -57,6 +67,11 @@ fn main() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
     match Cli::parse().command {
         Command::Ceiling(args) => runtime.block_on(ceiling::run(&args)),
+        Command::Simulate { resources, hours } => {
+            let rows = simulate::rows(resources, hours)?;
+            report::print(&rows)?;
+            hold(&rows)
+        }
         Command::Sentinel { resources, rounds, million, report_only, json } => {
             let mut rows: Vec<Row> = micro::rows(rounds)?;
             rows.extend(runtime.block_on(sentinel::rows(resources, rounds, million))?);
@@ -64,9 +79,14 @@ fn main() -> anyhow::Result<()> {
             if let Some(path) = json {
                 std::fs::write(path, serde_json::to_string_pretty(&rows)?)?;
             }
-            let missed = report::missed(&rows);
-            anyhow::ensure!(report_only || missed.is_empty(), "not what it must be: {}", missed.join("; "));
-            Ok(())
+            if report_only { Ok(()) } else { hold(&rows) }
         }
     }
+}
+
+/// Fails, naming the rows that are not what they must be.
+fn hold(rows: &[Row]) -> anyhow::Result<()> {
+    let missed = report::missed(rows);
+    anyhow::ensure!(missed.is_empty(), "not what it must be: {}", missed.join("; "));
+    Ok(())
 }
