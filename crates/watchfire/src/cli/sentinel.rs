@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use watchfire_runtime::duration::GoDuration;
 
-use super::SentinelArgs;
+use super::{OutputArgs, SentinelArgs};
 
 /// The service, or one of its subcommands.
 #[derive(Debug, Args)]
@@ -105,19 +105,6 @@ pub(crate) struct CoverageArgs {
     pub(crate) all: bool,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
-}
-
-#[derive(Debug, Clone, Args)]
-pub(crate) struct OutputArgs {
-    /// For people, or for machines.
-    #[arg(long = "output", short = 'o', value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
-    pub(crate) format: Format,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    Text,
-    Json,
 }
 
 #[cfg(test)]

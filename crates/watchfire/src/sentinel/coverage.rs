@@ -12,7 +12,8 @@ use watchfire_sentinel::api::Api;
 use watchfire_sentinel::coverage::{Coverage, Finding, Findings};
 
 use super::{plain, told, unlisted};
-use crate::cli::sentinel::{CoverageArgs, Format};
+use crate::cli::Format;
+use crate::cli::sentinel::CoverageArgs;
 use crate::config;
 use crate::failure::{Failure, say};
 

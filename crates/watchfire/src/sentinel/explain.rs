@@ -16,7 +16,8 @@ use watchfire_sentinel::decision::Explanation;
 use watchfire_sentinel::explain::{Adapter, Answer, Evaluated, Explainer, Inputs, Outcome, Part, ask};
 
 use super::plain;
-use crate::cli::sentinel::{ExplainArgs, Format};
+use crate::cli::Format;
+use crate::cli::sentinel::ExplainArgs;
 use crate::config;
 use crate::failure::{Failure, say};
 

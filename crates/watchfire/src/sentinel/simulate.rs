@@ -7,7 +7,8 @@ use watchfire_runtime::config::Env;
 use watchfire_sentinel::simulate::{self, Busiest, Difference, Report, Summary};
 
 use super::plain;
-use crate::cli::sentinel::{Format, SimulateArgs};
+use crate::cli::Format;
+use crate::cli::sentinel::SimulateArgs;
 use crate::config;
 use crate::failure::{Failure, say};
 
