@@ -147,6 +147,11 @@ impl Receiver {
         lock(&self.shared).requests.clone()
     }
 
+    /// How many of them are posts; cheap, for a condition that is looked at again and again.
+    pub fn posts(&self) -> usize {
+        lock(&self.shared).requests.iter().filter(|request| request.method == Method::POST).count()
+    }
+
     /// Forgets what was received, and returns it.
     pub fn take(&self) -> Vec<Request> {
         std::mem::take(&mut lock(&self.shared).requests)

@@ -59,10 +59,10 @@ impl Far {
         match &mut self.consumer {
             Side::Memory(kept) => std::mem::take(&mut *kept.lock().unwrap()),
             Side::Http { receiver, .. } => {
-                let posts = |receiver: &Receiver| receiver.requests().into_iter().filter(|r| r.method == Method::POST);
-                eventually(STEP, "every post arrives", async || (posts(receiver).count() >= n).then_some(())).await;
+                eventually(STEP, "every post arrives", async || (receiver.posts() >= n).then_some(())).await;
                 tokio::time::sleep(QUIET).await;
-                posts(receiver).filter(|post| post.body.len() < LIMIT).map(|post| from_http(&post)).collect()
+                let posts = receiver.requests().into_iter().filter(|request| request.method == Method::POST);
+                posts.filter(|post| post.body.len() < LIMIT).map(|post| from_http(&post)).collect()
             }
             Side::RabbitMq(consumer) => {
                 let mut messages = consumer.take(n).await;
