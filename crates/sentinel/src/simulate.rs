@@ -10,7 +10,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -29,6 +30,9 @@ pub use summary::{Busiest, Latency, Peak, Summary};
 /// Differing events that are kept to be shown.
 const SHOWN: usize = 10;
 
+/// How many polls one configuration may be ahead of the one that it is compared with.
+const POLLS_AHEAD: usize = 1000;
+
 /// What configurations came to, over the same recording.
 #[derive(Debug, Serialize)]
 pub struct Report {
@@ -40,32 +44,53 @@ pub struct Report {
     pub cuts: Vec<Cut>,
 }
 
-/// Runs configurations, by name, over a recording; the `top` busiest resources are named.
+/// Runs configurations, by name, over a recording, each on a thread; the `top` busiest resources are named.
 pub fn run(recording: &Path, configs: Vec<(String, SentinelConfig)>, top: usize) -> Result<Report, Error> {
+    thread::scope(|scope| {
+        let begin = |(name, config)| {
+            let (sender, polls) = mpsc::sync_channel(POLLS_AHEAD);
+            (polls, scope.spawn(move || run_one(recording, Simulation::new(name, config), top, &sender)))
+        };
+        let (polls, threads): (Vec<_>, Vec<_>) = configs.into_iter().map(begin).unzip();
+        let difference = <[_; 2]>::try_from(polls).ok().map(|[a, b]| {
+            let mut difference = Difference::default();
+            a.iter().zip(b.iter()).for_each(|(a, b)| difference.compare(a, b));
+            difference
+        });
+        let (mut runs, mut cuts) = (Vec::new(), Vec::new());
+        for thread in threads {
+            let (summary, found) = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            runs.push(summary);
+            cuts = found;
+        }
+        Ok(Report { runs, difference, cuts })
+    })
+}
+
+/// Tells what is published in each poll, as long as somebody listens; returns what it comes to, and which segments are
+/// not whole.
+fn run_one(
+    recording: &Path,
+    mut run: Simulation,
+    top: usize,
+    polls: &mpsc::SyncSender<Vec<Published>>,
+) -> Result<(Summary, Vec<Cut>), Error> {
     let mut reader = Reader::open(recording)?;
-    let mut runs: Vec<_> = configs.into_iter().map(|(name, config)| Simulation::new(name, config)).collect();
-    let mut difference = Difference::default();
     while let Some(observed) = reader.read()? {
         if let Observed::Begun(header) = &observed {
-            let types = runs.iter().map(|run| &run.engine.config.api.resource_type);
-            if let Some(expected) = types.into_iter().find(|expected| **expected != header.resource_type) {
+            let expected = &run.engine.config.api.resource_type;
+            if *expected != header.resource_type {
                 let (found, expected) = (header.resource_type.clone(), expected.clone());
                 return Err(Error::Mixed { file: recording.display().to_string(), found, expected });
             }
         }
-        for run in &mut runs {
-            run.observe(&observed, &reader);
-        }
+        run.observe(&observed, &reader);
         if matches!(observed, Observed::End(..)) {
-            let published: Vec<_> = runs.iter_mut().map(Simulation::take_published).collect();
-            if let Ok([a, b]) = <[_; 2]>::try_from(published) {
-                difference.compare(a, b);
-            }
+            // With one configuration, or after the other one failed, nobody compares.
+            _ = polls.send(run.take_published());
         }
     }
-    let difference = (runs.len() == 2).then_some(difference);
-    let runs = runs.into_iter().map(|run| run.finish(&reader, top)).collect();
-    Ok(Report { runs, difference, cuts: reader.cuts })
+    Ok((run.finish(&reader, top), reader.cuts))
 }
 
 /// One configuration over one recording.
