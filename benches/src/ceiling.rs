@@ -58,7 +58,7 @@ async fn read(args: &Args, pages: mpsc::Sender<usize>) -> anyhow::Result<()> {
         if !last.is_empty() {
             url.query_pairs_mut().append_pair("search", &format!("id > '{last}'"));
         }
-        let body = client.get(url).send().await?.bytes().await?;
+        let body = client.get(url).send().await?.error_for_status()?.bytes().await?;
         let text = std::str::from_utf8(&body)?;
         let items = text.matches("\"kind\":\"Cluster\"").count();
         if items > 0 {

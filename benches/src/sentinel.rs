@@ -16,10 +16,13 @@ use watchfire_simulator::{Dialect, FleetState, Server, Simulator};
 use crate::process::{Sentinel, beside};
 use crate::report::{Row, median};
 
-/// What the sentinel asks for with its default payload; a ceiling reads the same.
+/// What the sentinel asks for with its default payload, of resources that have no owner; a ceiling reads the same.
 fn fields() -> anyhow::Result<String> {
     match Projection::new(&Payload::default_payload(), None) {
-        Projection::Unproven(candidates) => candidates.into_iter().next().context("find what the sentinel asks for"),
+        Projection::Unproven(candidates) => {
+            let mut without_owner = candidates.into_iter().filter(|fields| !fields.contains("owner_references"));
+            without_owner.next().context("find what the sentinel asks for")
+        }
         other => bail!("the default payload cannot be projected: {other:?}"),
     }
 }
