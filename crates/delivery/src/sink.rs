@@ -191,7 +191,8 @@ pub trait EventSink: Send + Sync {
     /// neighbours. Never panics, and is done with a window of a thousand within twice the sink's own timeout.
     fn publish_all<'a>(&'a self, events: &'a [CloudEvent]) -> BoxFuture<'a, Vec<Result<(), Error>>>;
 
-    /// Asks whether the far side would take an event now; readiness reports the answer.
+    /// Asks whether the far side would take an event now; readiness reports the answer. Waits for whoever publishes or
+    /// asks over the same sink, and never answers for them.
     fn check(&self) -> BoxFuture<'_, Result<(), Error>>;
 }
 

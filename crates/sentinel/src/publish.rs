@@ -122,9 +122,11 @@ impl Publisher {
     ) -> Outcome {
         let mut outcome = Outcome::default();
         let (mut down, mut refused) = (false, None);
-        match heartbeat.during(self.sink.check()).await {
-            Ok(()) => self.answers(broker),
-            Err(error) => self.tell(broker, &error),
+        // It may have to wait for other sentinels of the process; a stop does not.
+        match token.run_until_cancelled(heartbeat.during(self.sink.check())).await {
+            Some(Ok(())) => self.answers(broker),
+            Some(Err(error)) => self.tell(broker, &error),
+            None => {}
         }
         let size = self.window();
         let mut window = Vec::with_capacity(size);

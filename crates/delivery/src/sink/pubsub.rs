@@ -362,8 +362,8 @@ impl EventSink for PubSub {
 
     fn check(&self) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async move {
-            // A window in flight says more than any question; its outcome is on its way.
-            let Ok(mut slot) = self.clients.try_lock() else { return Ok(()) };
+            // Whoever is first may learn that the service is away: what is not known yet is no answer.
+            let mut slot = self.clients.lock().await;
             self.find(&mut slot).await.map_err(|e| self.explain(e))
         })
     }

@@ -247,8 +247,8 @@ impl EventSink for RabbitMq {
 
     fn check(&self) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async move {
-            // A window in flight says more than any question; its outcome is on its way.
-            let Ok(mut slot) = self.link.try_lock() else { return Ok(()) };
+            // Whoever is first may learn that the broker is away: what is not known yet is no answer.
+            let mut slot = self.link.lock().await;
             if slot.as_ref().is_some_and(Link::is_blocked) {
                 return Err(self.blocked());
             }

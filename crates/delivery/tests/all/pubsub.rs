@@ -87,6 +87,17 @@ async fn a_peer_that_goes_silent_ends_within_one_timeout() {
 }
 
 #[tokio::test]
+async fn who_asks_while_another_asks_gets_an_answer_of_its_own() {
+    // Takes connections, and never says a word.
+    let mute = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut config = config(&mute.local_addr().unwrap().to_string(), "mute-topic");
+    config.timeout = Duration::from_millis(500);
+    let sink = PubSub::new(config);
+    let (first, second) = tokio::join!(sink.check(), sink.check());
+    assert!(first.is_err() && second.is_err(), "{first:?} {second:?}");
+}
+
+#[tokio::test]
 async fn an_emulator_that_restarts_has_forgotten_the_topic_and_a_creating_sink_makes_it_again() {
     let name = "an_emulator_that_restarts_has_forgotten_the_topic_and_a_creating_sink_makes_it_again";
     let Some(mut emulator) = private_emulator(name).await else { return };

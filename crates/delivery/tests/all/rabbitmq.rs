@@ -540,6 +540,17 @@ async fn a_connection_cut_in_mid_window_never_makes_an_ok_of_what_was_not_confir
 }
 
 #[tokio::test]
+async fn who_asks_while_another_asks_gets_an_answer_of_its_own() {
+    // Takes connections, and never says a word.
+    let mute = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut config = config(&format!("amqp://{}", mute.local_addr().unwrap()), "mute");
+    config.timeout = Duration::from_millis(200);
+    let sink = RabbitMq::new(config);
+    let (first, second) = tokio::join!(sink.check(), sink.check());
+    assert_eq!([first, second].map(|answer| answer.unwrap_err().kind()), ["timeout"; 2]);
+}
+
+#[tokio::test]
 async fn a_connection_that_a_caller_left_in_mid_work_is_not_used_again() {
     let Some(url) = amqp_url("a_connection_that_a_caller_left_in_mid_work_is_not_used_again") else { return };
     let exchange = unique("left");
