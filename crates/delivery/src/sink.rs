@@ -196,6 +196,14 @@ pub trait EventSink: Send + Sync {
     fn check(&self) -> BoxFuture<'_, Result<(), Error>>;
 }
 
+/// Publishes a window of events: an outcome for each of them, also of a sink that forgets one.
+pub async fn publish_all(sink: &dyn EventSink, events: &[CloudEvent]) -> Vec<Result<(), Error>> {
+    let mut outcomes = sink.publish_all(events).await;
+    let forgotten = || Error::Timeout { target: sink.kind().to_owned(), after: Duration::ZERO };
+    outcomes.resize_with(events.len(), || Err(forgotten()));
+    outcomes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -153,7 +153,7 @@ impl Publisher {
                 }
                 let (events, abouts): (Vec<_>, Vec<_>) = window.drain(..).map(|due| (due.event, due.about)).unzip();
                 let (begun, before) = (Instant::now(), outcome.published);
-                let results = heartbeat.during(self.sink.publish_all(&events)).instrument(span.clone()).await;
+                let results = heartbeat.during(sink::publish_all(&*self.sink, &events)).instrument(span.clone()).await;
                 self.metrics.window(begun.elapsed());
                 let last = attempt + 1 == ATTEMPTS || token.is_cancelled();
                 let results = events.into_iter().zip(abouts).zip(results);

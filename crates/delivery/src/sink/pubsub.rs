@@ -192,7 +192,7 @@ impl PubSub {
             match created {
                 // Whoever may not create it can still publish to one that exists; if none does, publishing says so.
                 Err(e) if !matches!(code(&e), Some(Code::AlreadyExists | Code::PermissionDenied)) => {
-                    return Err(Failure::Rpc(Arc::new(e)));
+                    return Err(Failure::Topic(Arc::new(e)));
                 }
                 _ => {}
             }
@@ -239,6 +239,11 @@ impl PubSub {
     /// Says what a failure means for the event that got it, and what to do about it.
     fn explain(&self, failure: Failure) -> Error {
         let target = self.config.target();
+        let unusable = |detail| {
+            let hint = "create the topic (gcloud pubsub topics create TOPIC --project PROJECT), or check the configured \
+                        project and topic (BROKER_PROJECT_ID and BROKER_TOPIC, or broker.yaml and clients.broker.topic)";
+            Error::Misconfigured { target: self.config.target(), detail, hint }
+        };
         let error = match failure {
             Failure::Unsent(error) => return error,
             Failure::TimedOut => return Error::Timeout { target, after: self.config.timeout },
@@ -248,15 +253,11 @@ impl PubSub {
                             or PUBSUB_EMULATOR_HOST for an emulator";
                 return Error::Misconfigured { target, detail: error.to_string(), hint };
             }
-            Failure::Rpc(error) => error,
+            Failure::Topic(error) if is_invalid(&error) => return unusable(error.to_string()),
+            Failure::Topic(error) | Failure::Rpc(error) => error,
         };
         match code(&error) {
-            Some(Code::NotFound) => Error::Misconfigured {
-                target,
-                detail: "the topic does not exist".to_owned(),
-                hint: "create the topic (gcloud pubsub topics create TOPIC --project PROJECT), or check the configured \
-                       project and topic (BROKER_PROJECT_ID and BROKER_TOPIC, or broker.yaml and clients.broker.topic)",
-            },
+            Some(Code::NotFound) => unusable("the topic does not exist".to_owned()),
             Some(Code::PermissionDenied | Code::Unauthenticated) => Error::Denied { target, source: error.into() },
             Some(Code::InvalidArgument | Code::FailedPrecondition) => {
                 Error::Refused { target, detail: error.to_string() }
@@ -278,6 +279,8 @@ enum Failure {
     TimedOut,
     Closed,
     Build(Arc<google_cloud_gax::client_builder::Error>),
+    /// The topic could not be created.
+    Topic(Arc<google_cloud_pubsub::Error>),
     Rpc(Arc<google_cloud_pubsub::Error>),
 }
 
@@ -286,8 +289,8 @@ impl Failure {
     fn is_about_the_event(&self) -> bool {
         match self {
             Self::Unsent(_) => true,
-            Self::Rpc(error) => code(error) == Some(Code::InvalidArgument),
-            Self::TimedOut | Self::Closed | Self::Build(_) => false,
+            Self::Rpc(error) => is_invalid(error),
+            Self::TimedOut | Self::Closed | Self::Build(_) | Self::Topic(_) => false,
         }
     }
 
@@ -297,6 +300,7 @@ impl Failure {
             Self::Unsent(_) | Self::TimedOut => Self::TimedOut,
             Self::Closed => Self::Closed,
             Self::Build(error) => Self::Build(Arc::clone(error)),
+            Self::Topic(error) => Self::Topic(Arc::clone(error)),
             Self::Rpc(error) => Self::Rpc(Arc::clone(error)),
         }
     }
@@ -314,6 +318,10 @@ impl From<PublishError> for Failure {
 
 fn code(error: &google_cloud_pubsub::Error) -> Option<Code> {
     error.status().map(|status| status.code)
+}
+
+fn is_invalid(error: &google_cloud_pubsub::Error) -> bool {
+    code(error) == Some(Code::InvalidArgument)
 }
 
 /// What a look at the topic says about publishing to it. To look takes a permission that `roles/pubsub.publisher` does

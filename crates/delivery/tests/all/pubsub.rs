@@ -51,6 +51,17 @@ async fn a_missing_topic_says_how_to_create_it_and_is_created_where_asked() {
 }
 
 #[tokio::test]
+async fn a_topic_that_cannot_be_created_fails_every_event_of_the_window() {
+    let name = "a_topic_that_cannot_be_created_fails_every_event_of_the_window";
+    let Some(endpoint) = pubsub_endpoint(name) else { return };
+    let mut config = config(&endpoint, "goog-is-not-allowed");
+    config.missing_topic = MissingTopic::Create;
+    let outcomes = PubSub::new(config).publish_all(&events("a", 3)).await;
+    let kinds: Vec<_> = outcomes.iter().map(|outcome| outcome.as_ref().unwrap_err().kind()).collect();
+    assert_eq!(kinds, ["misconfigured"; 3], "{outcomes:?}");
+}
+
+#[tokio::test]
 async fn an_attribute_over_the_limit_is_left_to_the_body_and_hurts_no_neighbour() {
     let name = "an_attribute_over_the_limit_is_left_to_the_body_and_hurts_no_neighbour";
     let Some(endpoint) = pubsub_endpoint(name) else { return };

@@ -396,6 +396,32 @@ async fn told_to_stop_in_mid_cycle_it_finishes_the_window_in_hand_and_begins_no_
     assert_eq!(held.windows(), [window]);
 }
 
+/// Takes each event, and answers for the first of a window alone.
+struct Forgetful;
+
+impl EventSink for Forgetful {
+    fn kind(&self) -> &'static str {
+        "forgetful"
+    }
+
+    fn publish_all<'a>(&'a self, _: &'a [CloudEvent]) -> BoxFuture<'a, Vec<Result<(), sink::Error>>> {
+        async { vec![Ok(())] }.boxed()
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<(), sink::Error>> {
+        async { Ok(()) }.boxed()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_the_sink_forgets_is_sent_again_and_counted() {
+    let api = Api::start(Dialect::Hyperfleet).await;
+    api.fleet.seed("clusters", 6, FleetState::Due).unwrap();
+    let cycle = Bench::new(&minimal(&api.url), Arc::new(Forgetful)).cycle().await.unwrap();
+    // One in each attempt.
+    assert_eq!((cycle.due, cycle.published, cycle.failed), (6, 4, 2));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_projection_is_used_only_where_it_changes_nothing() {
     let api = Api::start(Dialect::Hyperfleet).await;
