@@ -112,11 +112,18 @@ impl Reader {
     pub fn read(&mut self) -> Result<Option<Observed>, Error> {
         loop {
             let Some(segment) = &mut self.segment else {
-                let Some(file) = self.files.next() else { return Ok(None) };
+                let Some(file) = self.files.next() else {
+                    return match self.cuts.first() {
+                        Some(Cut { file, .. }) if self.resource_type.is_none() => {
+                            Err(Error::Empty { file: file.clone() })
+                        }
+                        _ => Ok(None),
+                    };
+                };
                 match self.begin(&file) {
                     Ok(header) => return Ok(Some(Observed::Begun(header))),
-                    // A process that is stopped hard may leave one at the very end, with nothing in it yet.
-                    Err(Error::Empty { file }) if self.resource_type.is_some() && self.files.len() == 0 => {
+                    // A process that is stopped hard may leave one with nothing in it yet.
+                    Err(Error::Empty { file }) => {
                         self.cuts.push(Cut { file, after: None, why: "it is empty".to_owned() });
                         continue;
                     }

@@ -155,6 +155,28 @@ fn damage_in_the_middle_ends_a_segment_and_not_the_recording() {
 }
 
 #[test]
+fn a_segment_with_nothing_in_it_is_told_wherever_it_stands_and_ends_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    for seconds in [0, 2, 4] {
+        let name = format!("{}-0{SUFFIX}", at(seconds).strftime("%Y%m%dT%H%M%S.%3fZ"));
+        fs::write(folder.path().join(name), b"").unwrap();
+    }
+    let error = Reader::open(folder.path()).unwrap().read().unwrap_err();
+    assert!(matches!(error, Error::Empty { .. }), "nothing else is there: {error}");
+    for seconds in [1, 3] {
+        let mut writer = writer(folder.path(), 1 << 20);
+        record(&mut writer, seconds, &[&[item("a", 1)]]);
+        writer.close().unwrap();
+    }
+    let (polls, cuts) = read(folder.path());
+    assert_eq!((polls.len(), cuts.len()), (2, 3), "{cuts:?}");
+    let mut other = config("");
+    other.api.resource_type = "nodepools".to_owned();
+    let error = Writer::open(folder.path(), scope(1 << 20, Kept::everything()), &other, at(5)).err().unwrap();
+    assert!(matches!(error, Error::Mixed { .. }), "an empty one does not hide what the folder holds: {error}");
+}
+
+#[test]
 fn a_folder_keeps_to_its_size_and_loses_the_oldest() {
     let folder = tempfile::tempdir().unwrap();
     let max = 1 << 20;

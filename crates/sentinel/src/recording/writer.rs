@@ -93,9 +93,9 @@ impl Writer {
             fields: kept.fields().cloned(),
             redacted: kept.redacted(),
         };
-        if let Some((newest, _)) = segments(folder).map_err(failed)?.pop()
-            // What cannot be read is none of the writer's business: it only adds.
-            && let Ok(Header { resource_type: found, .. }) = Reader::header_of(&newest)
+        // What cannot be read is none of the writer's business: it only adds.
+        let found = |(file, _): (PathBuf, u64)| Some((Reader::header_of(&file).ok()?.resource_type, file));
+        if let Some((found, newest)) = segments(folder).map_err(failed)?.into_iter().rev().find_map(found)
             && found != header.resource_type
         {
             return Err(Error::Mixed { file: name(&newest), found, expected: header.resource_type });
