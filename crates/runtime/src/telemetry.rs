@@ -136,14 +136,14 @@ pub enum TelemetryError {
     /// The output is not understood.
     #[error("log output {0:?}: write stdout or stderr")]
     Output(String),
+    /// The collector's address is not understood. It is not repeated: it may hold a password.
+    #[error("send traces to what is no address with http or https (see OTEL_EXPORTER_OTLP_ENDPOINT)")]
+    Endpoint,
     /// The exporter of traces can't be made.
     #[error("send traces to {endpoint} (see OTEL_EXPORTER_OTLP_ENDPOINT)")]
     Exporter {
-        /// The collector's URL.
+        /// The collector's URL, without its password.
         endpoint: String,
-        /// What is wrong with it.
-        #[source]
-        source: opentelemetry_otlp::ExporterBuildError,
     },
     /// The HTTP client of the exporter can't be made.
     #[error("make the client that sends traces")]

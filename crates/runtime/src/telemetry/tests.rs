@@ -264,9 +264,19 @@ async fn settings_of_traces_that_are_not_followed_are_told() {
         let about = |part| warnings.iter().any(|warning| warning.contains(part));
         assert!(warnings.len() == usize::from(told) && about("4318") == told && about("gRPC") == told, "{warnings:?}");
     }
-    let env = Env::from([("OTEL_EXPORTER_OTLP_ENDPOINT", "no url")]);
-    let error = Telemetry::build(&config("info", LogFormat::Json), &env, io::sink).unwrap_err();
-    assert!(error.to_string().contains("OTEL_EXPORTER_OTLP_ENDPOINT"), "{error}");
+}
+
+#[tokio::test]
+async fn a_collector_that_cannot_be_used_is_told_without_its_password() {
+    for endpoint in ["no url", "user:s3cret@collector:4318", "//user:s3cret@collector", "ftp://user:s3cret@collector"] {
+        let env = Env::from([("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)]);
+        let error = Telemetry::build(&config("info", LogFormat::Json), &env, io::sink).unwrap_err();
+        let told = crate::chain(&error);
+        assert!(told.contains("OTEL_EXPORTER_OTLP_ENDPOINT") && !told.contains("s3cret"), "{endpoint}: {told}");
+    }
+    // Not escaped, and understood all the same.
+    let env = Env::from([("OTEL_EXPORTER_OTLP_ENDPOINT", "http://user:s3^cret@127.0.0.1:9")]);
+    Telemetry::build(&config("info", LogFormat::Json), &env, io::sink).unwrap();
 }
 
 #[test]

@@ -53,9 +53,11 @@ pub(super) fn provider(
     counts: SpanCounts,
 ) -> Result<(Option<SdkTracerProvider>, Vec<String>), TelemetryError> {
     let Some(endpoint) = endpoint(env) else { return Ok((None, Vec::new())) };
+    let url = endpoint.parse::<Url>().ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+    let url = SecretUrl::from(url.ok_or(TelemetryError::Endpoint)?);
     // What is told of the endpoint; it may hold a password.
-    let shown =
-        endpoint.parse::<SecretUrl>().map_or_else(|_| "an endpoint that is no URL".to_owned(), |url| url.to_string());
+    let shown = url.to_string();
+    let url = url.expose();
     let mut warnings = Vec::new();
     let handle = Handle::try_current().map_err(TelemetryError::NoRuntime)?;
     crate::install_crypto_provider();
@@ -63,13 +65,13 @@ pub(super) fn provider(
     if let Some(protocol) = protocol.filter(|protocol| *protocol != "http/protobuf") {
         warnings.push(format!("OTLP protocol {protocol:?} is not spoken, http/protobuf is used (port 4318 by custom)"));
     }
-    if endpoint.parse::<Url>().is_ok_and(|url| url.port() == Some(GRPC_PORT)) {
+    if url.port() == Some(GRPC_PORT) {
         warnings.push(format!(
             "{shown} is where collectors take OTLP over gRPC, which is not spoken: name their port for http/protobuf, by \
              custom 4318"
         ));
     }
-    let client = crate::http::client_for(&endpoint)
+    let client = crate::http::client_for(url.as_str())
         .connect_timeout(EXPORT_TIMEOUT)
         .timeout(EXPORT_TIMEOUT)
         .build()
@@ -77,11 +79,12 @@ pub(super) fn provider(
     let exporter = OtlpExporter::builder()
         .with_http()
         .with_http_client(client)
-        .with_endpoint(&endpoint)
+        .with_endpoint(url.as_str())
         .with_protocol(Protocol::HttpBinary)
         .with_timeout(EXPORT_TIMEOUT)
         .build()
-        .map_err(|source| TelemetryError::Exporter { endpoint: shown.clone(), source })?;
+        // Without what the library says: it quotes the address, with the password in it.
+        .map_err(|_| TelemetryError::Exporter { endpoint: shown.clone() })?;
     let sampler = sampler(env).unwrap_or_else(|warning| {
         warnings.push(warning);
         Sampler::ParentBased(Box::new(Sampler::AlwaysOn))
