@@ -66,7 +66,7 @@ impl Running {
 fn subscribers_are_read_from_a_list() {
     let list = Subscriber::parse_list(" dns=http://localhost:9000/events?a=b , vpc = https://u:p@vpc/ ,").unwrap();
     let shown = format!("{list:?}");
-    assert!(shown.contains("https://vpc/") && !shown.contains("u:p") && !shown.contains("a=b"), "{shown}");
+    assert!(shown.contains("https://vpc") && !shown.contains("u:p") && !shown.contains("events"), "{shown}");
     let shown: Vec<_> = list.iter().map(|s| format!("{} {}", s.name, s.url)).collect();
     assert_eq!(shown, ["dns http://localhost:9000/events?a=b", "vpc https://u:p@vpc/"]);
     for (list, expected) in [

@@ -56,7 +56,7 @@ pub struct Config {
 impl std::fmt::Debug for Config {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Config")
-            .field("url", &redacted(&self.url))
+            .field("url", &host(&self.url))
             .field("mode", &self.mode)
             .field("timeout", &self.timeout)
             .field("concurrency", &self.concurrency)
@@ -102,7 +102,7 @@ impl Http {
     /// Fails if the URL or the token cannot be used.
     pub fn new(config: Config) -> Result<Self, Error> {
         let Config { url, mode, timeout, concurrency, token, headers } = config;
-        let target = redacted(&url);
+        let target = host(&url);
         let misconfigured =
             |detail: &str, hint| Error::Misconfigured { target: target.clone(), detail: detail.to_owned(), hint };
         if !matches!(url.scheme(), "http" | "https") {
@@ -241,11 +241,16 @@ async fn drain(mut response: Response) {
     }
 }
 
-/// The URL as it may be shown: without userinfo, query and fragment, any of which may be a secret.
+/// The URL of an API as it may be shown: without userinfo, query and fragment, any of which may be a secret.
 pub fn redacted(url: &Url) -> String {
+    format!("{}{}", host(url), url.path())
+}
+
+/// The URL of a subscriber as it may be shown: the path of a webhook is often the secret.
+pub fn host(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
-    format!("{}://{host}{port}{}", url.scheme(), url.path())
+    format!("{}://{host}{port}", url.scheme())
 }
 
 #[cfg(test)]
