@@ -57,8 +57,9 @@ async fn answer(State(explainers): State<Arc<Vec<Explainer>>>, Path(id): Path<St
 fn rank(outcome: Outcome) -> u8 {
     match outcome {
         Outcome::Due | Outcome::NotDue | Outcome::Unreadable | Outcome::NoId => 0,
-        Outcome::NotSelected => 1,
-        Outcome::Busy | Outcome::ApiFailed => 2,
+        // Who could not look may be the one that watches it.
+        Outcome::Busy | Outcome::ApiFailed => 1,
+        Outcome::NotSelected => 2,
         Outcome::NotFound => 3,
     }
 }

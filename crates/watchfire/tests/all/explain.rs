@@ -233,22 +233,38 @@ async fn an_event_that_the_broker_did_not_take_is_told_and_an_api_that_is_down_d
     sentinel.stop().await;
 }
 
-#[tokio::test]
-async fn of_several_sentinels_the_one_that_watches_it_answers() {
-    let Scene { api, receiver, setup, id } = scene("").await;
+/// One process with two sentinels of clusters, each with an API and a region.
+async fn two(setup: &Setup, sentinels: [(&str, &str); 2]) -> Sentinel {
     let path = |name: &str| setup.folder.path().join(name);
-    for region in ["west", "east"] {
-        let selector = format!("resource_selector: [{{label: region, value: {region}}}]");
-        let config = format!("resource_type: clusters\n{selector}\nhyperfleet_api: {{endpoint: '{}'}}\n", api.url);
-        std::fs::write(path(&format!("{region}.yaml")), config).unwrap();
+    for (name, (api, region)) in ["a", "b"].into_iter().zip(sentinels) {
+        let config = format!(
+            "resource_type: clusters\nresource_selector: [{{label: region, value: {region}}}]\n\
+             hyperfleet_api: {{endpoint: '{api}', timeout: 6s}}\n"
+        );
+        std::fs::write(path(&format!("{name}.yaml")), config).unwrap();
     }
-    let list = "sentinels:\n  - {name: west, config: west.yaml}\n  - {name: east, config: east.yaml}\n";
+    let list = "sentinels:\n  - {name: a, config: a.yaml}\n  - {name: b, config: b.yaml}\n";
     std::fs::write(path("run.yaml"), list).unwrap();
     let file = path("run.yaml").display().to_string();
     let ports = ["--health-bind-address=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0"];
     let mut command = command(&["run", "-c", &file, ports[0], ports[1]]);
     command.envs(setup.env.iter().cloned()).current_dir(setup.folder.path());
-    let sentinel = Sentinel::started(Process::start(command)).await;
+    Sentinel::started(Process::start(command)).await
+}
+
+#[tokio::test]
+async fn an_api_that_is_away_is_not_hidden_by_a_sentinel_that_watches_something_else() {
+    let Scene { api, receiver: _receiver, setup, id } = scene("").await;
+    let sentinel = two(&setup, [(&api.url, "west"), ("http://127.0.0.1:9", "east")]).await;
+    let answer = live(&sentinel, &id).await;
+    assert_eq!(answer["outcome"], "api_failed", "{answer}");
+    sentinel.stop().await;
+}
+
+#[tokio::test]
+async fn of_several_sentinels_the_one_that_watches_it_answers() {
+    let Scene { api, receiver, setup, id } = scene("").await;
+    let sentinel = two(&setup, [(&api.url, "west"), (&api.url, "east")]).await;
     receiver.wait_for(1).await;
     assert_eq!(live(&sentinel, &id).await["selector"][0]["requirement"], "region=east");
     sentinel.stop().await;
