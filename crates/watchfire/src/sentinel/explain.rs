@@ -9,6 +9,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use futures_util::stream::{FuturesOrdered, StreamExt};
 use jiff::{SignedDuration, Timestamp};
 use watchfire_runtime::clock;
 use watchfire_runtime::config::Env;
@@ -23,16 +24,20 @@ use crate::failure::{Failure, say};
 
 const USAGE: &str = "GET /sentinel/explain/{id} says why a resource is, or is not, published; it is read-only\n";
 
-/// The pages of a process with these sentinels: one question, one request to each one's API until one knows.
+/// The pages of a process with these sentinels: one question, one request to each one's API, all at the same time: one that
+/// takes long leaves no time for another.
 pub(super) fn pages(explainers: Vec<Explainer>) -> Router {
     Router::new().route("/", get(async || USAGE)).route("/{id}", get(answer)).with_state(Arc::new(explainers))
 }
 
 async fn answer(State(explainers): State<Arc<Vec<Explainer>>>, Path(id): Path<String>) -> Response {
+    let now = clock::now();
+    let mut asked: FuturesOrdered<_> = explainers.iter().map(|explainer| explainer.explain(&id, now)).collect();
     let mut answers = Vec::new();
-    for explainer in explainers.iter() {
-        answers.push(explainer.explain(&id, clock::now()).await);
-        if answers.last().is_some_and(|answer| rank(answer.outcome) == 0) {
+    while let Some(answer) = asked.next().await {
+        let knows = rank(answer.outcome) == 0;
+        answers.push(answer);
+        if knows {
             break;
         }
     }

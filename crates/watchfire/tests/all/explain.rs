@@ -262,6 +262,17 @@ async fn an_api_that_is_away_is_not_hidden_by_a_sentinel_that_watches_something_
 }
 
 #[tokio::test]
+async fn several_apis_that_do_not_answer_take_no_longer_than_one() {
+    let Scene { api: _api, receiver: _receiver, setup, id } = scene("").await;
+    let api = Receiver::start().await;
+    api.otherwise(Answer::hang());
+    let sentinel = two(&setup, [(api.url(), "west"), (api.url(), "east")]).await;
+    // Within the ten seconds that the page is given.
+    let answer = live(&sentinel, &id).await;
+    assert_eq!(answer["outcome"], "api_failed", "{answer}");
+}
+
+#[tokio::test]
 async fn of_several_sentinels_the_one_that_watches_it_answers() {
     let Scene { api, receiver, setup, id } = scene("").await;
     let sentinel = two(&setup, [(&api.url, "west"), (&api.url, "east")]).await;
