@@ -1,7 +1,7 @@
 //! Reads one resource of the API as the decision sees it.
 //!
 //! The view is tolerant: it takes today's conditions and the phases of older APIs, snake and camel case, and knows
-//! which field is honest. Against today's API `Reconciled.observed_generation` always equals `generation`, so what
+//! which field is honest. Times are read to the second, as the API projects them. Against today's API `Reconciled.observed_generation` always equals `generation`, so what
 //! the adapters have seen is the minimum over their own `*Successful` conditions.
 
 use std::borrow::Cow;
@@ -258,12 +258,18 @@ fn parse_time(id: &str, field: &'static str, text: Option<&Text<'_>>) -> Result<
     let Some(text) = text.filter(|text| !text.0.is_empty() && !text.0.starts_with("0001-01-01T00:00:00")) else {
         return Ok(None);
     };
-    text.0.parse().or_else(|error| beyond(&text.0).ok_or(error)).map(Some).map_err(|source| Error::Time {
-        id: id.to_owned(),
-        field,
-        value: text.0.chars().take(64).collect(),
-        source,
-    })
+    text.0
+        .parse()
+        .map(to_the_second)
+        .or_else(|error| beyond(&text.0).ok_or(error))
+        .map(Some)
+        .map_err(|source| Error::Time { id: id.to_owned(), field, value: text.0.chars().take(64).collect(), source })
+}
+
+/// Without the fraction, which the API cuts off where it projects and keeps where it does not: both ways a resource reads
+/// the same, and its events have the same ids.
+fn to_the_second(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
 /// The end of the year 9999, which some write for "never", is beyond what a timestamp holds: its end stands for it.

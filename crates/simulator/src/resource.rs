@@ -111,6 +111,23 @@ pub struct Condition {
     pub ty: Cow<'static, str>,
 }
 
+impl Condition {
+    /// The same with times to the second, as the API writes them where it projects.
+    pub(crate) fn to_the_second(&self) -> Self {
+        Self {
+            created_time: whole_second(self.created_time),
+            last_transition_time: whole_second(self.last_transition_time),
+            last_updated_time: whole_second(self.last_updated_time),
+            ..self.clone()
+        }
+    }
+}
+
+/// The beginning of the second.
+pub(crate) fn whole_second(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
 /// The last report of one adapter, as stored.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {

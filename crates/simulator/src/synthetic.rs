@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::aggregation::{Deletion, Facts, aggregate};
 use crate::dialect::{Dialect, Phase};
 use crate::kind::{Kind, href};
-use crate::resource::{Condition, Labels, Report, ReportedCondition, Resource, Status};
+use crate::resource::{Condition, Labels, Report, ReportedCondition, Resource, Status, whole_second};
 use crate::view::{ConditionOrder, LabelsPart, Parts, StatusPart};
 
 const REGIONS: [&str; 4] = ["us-east", "us-west", "eu-west", "ap-south"];
@@ -68,7 +68,7 @@ impl Synthetic {
         dialect: Dialect,
         now: Timestamp,
     ) -> Result<Self, serde_json::Error> {
-        let created_time = now.saturating_sub(SignedDuration::from_hours(48)).unwrap_or(now);
+        let created_time = whole_second(now.saturating_sub(SignedDuration::from_hours(48)).unwrap_or(now));
         let labels = |residue: u32| {
             let labels: Labels = [
                 ("region", REGIONS[residue as usize % 4]),
@@ -287,10 +287,6 @@ impl Profile {
         };
         Ok(Self { generation, updated_time, conditions, reports, status })
     }
-}
-
-fn whole_second(time: Timestamp) -> Timestamp {
-    Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
 fn uuid(index: u32) -> Uuid {

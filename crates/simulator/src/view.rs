@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use crate::dialect::{Dialect, Phase};
 use crate::kind::Kind;
 use crate::problem::Problem;
-use crate::resource::{Condition, Labels, Owner, Resource};
+use crate::resource::{Condition, Labels, Owner, Resource, whole_second};
 
 /// Who the API says did everything.
 pub(crate) const AUTHOR: &str = "system@hyperfleet.local";
@@ -204,6 +204,8 @@ impl Serialize for View<'_> {
         let Self { parts, style } = self;
         let (fields, dialect) = (style.fields, style.dialect);
         let mut map = serializer.serialize_map(None)?;
+        // Like today's API, which writes times to the second where it projects.
+        let time = |time| if fields == Fields::ALL { time } else { whole_second(time) };
         let has_labels = !matches!(parts.labels, LabelsPart::Map(labels) if labels.is_empty());
         if fields == Fields::ALL {
             map.serialize_entry("tenancy", &Empty {})?;
@@ -212,7 +214,7 @@ impl Serialize for View<'_> {
             map.serialize_entry(dialect.key("created_by", "createdBy"), AUTHOR)?;
         }
         if fields.has("created_time") {
-            map.serialize_entry(dialect.key("created_time", "createdTime"), &parts.created_time)?;
+            map.serialize_entry(dialect.key("created_time", "createdTime"), &time(parts.created_time))?;
         }
         // Like today's API: what is asked for by its name and not there is null.
         if parts.deleted_time.is_some() || fields != Fields::ALL {
@@ -220,7 +222,7 @@ impl Serialize for View<'_> {
                 map.serialize_entry(dialect.key("deleted_by", "deletedBy"), &parts.deleted_time.map(|_| AUTHOR))?;
             }
             if fields.has("deleted_time") {
-                map.serialize_entry(dialect.key("deleted_time", "deletedTime"), &parts.deleted_time)?;
+                map.serialize_entry(dialect.key("deleted_time", "deletedTime"), &parts.deleted_time.map(time))?;
             }
         }
         if fields.has("generation") {
@@ -252,13 +254,19 @@ impl Serialize for View<'_> {
             map.serialize_entry("spec", parts.spec)?;
         }
         if fields.has("status") {
-            map.serialize_entry("status", &parts.status)?;
+            match parts.status {
+                StatusPart::Conditions(conditions, order) if fields != Fields::ALL => {
+                    let conditions: Vec<_> = conditions.iter().map(Condition::to_the_second).collect();
+                    map.serialize_entry("status", &StatusPart::Conditions(&conditions, order))?;
+                }
+                ref status => map.serialize_entry("status", status)?,
+            }
         }
         if fields.has("updated_by") {
             map.serialize_entry(dialect.key("updated_by", "updatedBy"), AUTHOR)?;
         }
         if fields.has("updated_time") {
-            map.serialize_entry(dialect.key("updated_time", "updatedTime"), &parts.updated_time)?;
+            map.serialize_entry(dialect.key("updated_time", "updatedTime"), &time(parts.updated_time))?;
         }
         map.end()
     }

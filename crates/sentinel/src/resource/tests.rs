@@ -22,7 +22,7 @@ fn conditions_give_the_minimum_that_the_adapters_saw() {
     assert!(!status.ready);
     assert_eq!(status.observed_generation, Some(1));
     assert_eq!(status.last_updated, Some(at("2026-01-01T00:00:05Z")));
-    assert_eq!(status.last_transition, Some(at("2026-01-01T00:00:01.5Z")));
+    assert_eq!(status.last_transition, Some(at("2026-01-01T00:00:01Z")));
 }
 
 #[test]
@@ -60,6 +60,20 @@ fn phases_are_read_in_both_spellings() {
             last_progress: None,
         }
     );
+}
+
+#[test]
+fn a_resource_reads_the_same_whether_or_not_its_times_have_a_fraction() {
+    let json = |fraction: &str| {
+        format!(
+            r#"{{"id":"a","deleted_time":"2026-01-01T00:00:09{fraction}Z","status":{{"conditions":[
+                {{"type":"Reconciled","status":"False","last_updated_time":"2026-01-01T00:00:05{fraction}Z",
+                  "last_transition_time":"2026-01-01T00:00:01{fraction}Z"}},
+                {{"type":"DnsSuccessful","last_transition_time":"2026-01-01T00:00:03{fraction}Z"}}]}}}}"#
+        )
+    };
+    let (whole, projected) = (json(".123456"), json(""));
+    assert_eq!(Resource::parse(&whole).unwrap(), Resource::parse(&projected).unwrap());
 }
 
 #[test]

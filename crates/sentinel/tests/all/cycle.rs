@@ -443,6 +443,22 @@ async fn a_projection_is_used_only_where_it_changes_nothing() {
     assert_eq!(api.fleet.faults().lists().last().unwrap().query("fields"), None);
 }
 
+/// What was reported has a fraction of a second, which the API cuts off where it projects.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_has_one_id_whether_or_not_the_api_projects() {
+    let api = Api::start(Dialect::Hyperfleet).await;
+    let id = api.fleet.create("clusters", NewResource::named("alpha")).unwrap().id;
+    report(&api.fleet, &id, 1, &["validation", "dns"], 3600);
+    let mut ids = HashSet::new();
+    for (fields, projects) in [("", true), ("message_data: {id: .id, when: .updated_time}\n", false)] {
+        let (mut bench, memory) = bench(&format!("{}{fields}", minimal(&api.url)));
+        assert_eq!(bench.cycle().await.unwrap().published, 1);
+        assert_eq!(api.fleet.faults().lists().last().unwrap().query("fields").is_some(), projects);
+        ids.insert(memory.take().remove(0).id().to_owned());
+    }
+    assert_eq!(ids.len(), 1, "{ids:?}");
+}
+
 /// The built-in expression over the simulator's true aggregation: a new resource and a spec change go out at once, and
 /// once.
 #[tokio::test(flavor = "multi_thread")]
