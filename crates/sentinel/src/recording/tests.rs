@@ -202,6 +202,32 @@ fn a_folder_keeps_to_its_size_and_loses_the_oldest() {
 }
 
 #[test]
+fn a_folder_keeps_to_its_size_also_where_a_list_takes_much_of_it() {
+    let max: u64 = 1 << 20;
+    for resources in [8_000, 16_000] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut noise = 1_u64;
+        let mut list = || {
+            let item = |id| {
+                noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                format!(r#"{{"id":"{id}","spec":"{noise:016x}{:016x}"}}"#, noise.rotate_left(17))
+            };
+            (0..resources).map(item).collect::<Vec<_>>()
+        };
+        // A restart in between knows nothing of the size of a list.
+        for begin in [0, 10] {
+            let mut writer = writer(folder.path(), max);
+            for poll in begin..begin + 5 {
+                record(&mut writer, poll, &[&list()]);
+                let total: u64 = writer::segments(folder.path()).unwrap().iter().map(|(_, size)| size).sum();
+                assert!((max / 8..=max).contains(&total), "{resources} resources, poll {poll}: {total}");
+            }
+            writer.close().unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_fleet_that_does_not_fit_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let mut writer = writer(folder.path(), 1000);

@@ -39,6 +39,8 @@ pub struct Writer {
     kept: Kept,
     header: Header,
     segment: Option<Segment>,
+    /// What the first list of the last segment took; before there is one, what no list in the folder takes more than.
+    first: u64,
     hasher: RandomState,
 }
 
@@ -93,14 +95,16 @@ impl Writer {
             fields: kept.fields().cloned(),
             redacted: kept.redacted(),
         };
+        let segments = segments(folder).map_err(failed)?;
+        let first = segments.iter().map(|(_, size)| *size).max().unwrap_or(0);
         // What cannot be read is none of the writer's business: it only adds.
         let found = |(file, _): (PathBuf, u64)| Some((Reader::header_of(&file).ok()?.resource_type, file));
-        if let Some((found, newest)) = segments(folder).map_err(failed)?.into_iter().rev().find_map(found)
+        if let Some((found, newest)) = segments.into_iter().rev().find_map(found)
             && found != header.resource_type
         {
             return Err(Error::Mixed { file: name(&newest), found, expected: header.resource_type });
         }
-        Ok(Self { folder: folder.to_owned(), max, kept, header, segment: None, hasher: RandomState::new() })
+        Ok(Self { folder: folder.to_owned(), max, kept, header, segment: None, first, hasher: RandomState::new() })
     }
 
     /// Writes a page, as it was read at `at`.
@@ -129,13 +133,19 @@ impl Writer {
     pub fn end(&mut self, at: Timestamp, whole: bool) -> Result<(), Error> {
         let mut segment = self.take_segment(at)?;
         let result = segment.end(at, whole);
-        let (size, first) = (segment.size(), segment.first);
+        let size = segment.size();
+        self.first = segment.first;
         self.keep(segment, result)?;
-        if size >= (self.max / SEGMENTS).max(MIN_SEGMENT).max(first.saturating_mul(2)) || size >= self.max / 2 {
+        if size >= self.enough() {
             self.close()?;
             self.header.continues = true;
         }
         Ok(())
+    }
+
+    /// At this size a segment is closed: several lists are in it, and several of it fit into the folder.
+    fn enough(&self) -> u64 {
+        (self.max / SEGMENTS).max(MIN_SEGMENT).max(self.first.saturating_mul(2)).min(self.max / 2)
     }
 
     /// Closes the segment in hand.
@@ -180,13 +190,14 @@ impl Writer {
         Segment::create(&self.folder, &self.header)
     }
 
-    /// Removes the oldest segments until another one fits.
+    /// Removes the oldest segments until another one fits: one that all but had enough, and a whole list on top.
     fn make_room(&self) -> Result<(), Error> {
         let failed = |source| Error::Folder { folder: name(&self.folder), source };
         let segments = segments(&self.folder).map_err(failed)?;
         let mut total: u64 = segments.iter().map(|(_, size)| size).sum();
+        let room = self.enough().saturating_add(self.first).min(self.max);
         for (file, size) in segments {
-            if total + self.max / SEGMENTS <= self.max {
+            if total + room <= self.max {
                 break;
             }
             fs::remove_file(&file).map_err(|source| Error::Write { file: name(&file), source })?;
