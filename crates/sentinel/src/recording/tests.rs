@@ -274,6 +274,27 @@ fn a_recording_that_fails_goes_on_after_a_minute_and_has_a_gap() {
 }
 
 #[test]
+fn a_process_whose_first_segment_is_of_no_use_does_not_go_on_from_the_one_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut before = writer(folder.path(), 1 << 20);
+    record(&mut before, 0, &[&[item("a", 1)]]);
+    before.close().unwrap();
+    let mut writer = writer(folder.path(), 1 << 20);
+    let mut noise = 1_u64;
+    let large = std::iter::repeat_with(|| {
+        noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        item(&format!("{noise:x}-{:x}", noise.rotate_left(17)), noise)
+    });
+    let large: Vec<_> = large.take(60_000).collect();
+    let error = writer.page(at(1), large.iter().map(String::as_str)).unwrap_err();
+    assert!(matches!(error, Error::TooSmall { .. }), "{error}");
+    record(&mut writer, 2, &[&[item("a", 1)]]);
+    writer.close().unwrap();
+    let last = files(folder.path()).pop().unwrap();
+    assert!(!Reader::header_of(&last).unwrap().continues);
+}
+
+#[test]
 fn what_is_no_recording_is_refused_by_name() {
     use std::io::Write as _;
     let folder = tempfile::tempdir().unwrap();

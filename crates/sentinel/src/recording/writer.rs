@@ -169,15 +169,16 @@ impl Writer {
         Ok(())
     }
 
-    /// Leaves a segment as it is, unless it is of no use; the next goes on from it.
+    /// Leaves a segment as it is, and the next goes on from it, unless it is of no use.
     fn give_up(&mut self, segment: Segment) -> String {
         let file = segment.file.clone();
         // Without a whole poll the room it takes is worth more.
         if segment.first == 0 {
             drop(segment);
             drop(fs::remove_file(&file));
+        } else {
+            self.header.continues = true;
         }
-        self.header.continues = true;
         name(&file)
     }
 
