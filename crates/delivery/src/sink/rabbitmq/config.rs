@@ -90,6 +90,10 @@ impl RabbitMqConfig {
     /// Takes host, port, virtual host, user, password and TLS from a URL; what it leaves out stays.
     pub fn with_url(mut self, url: &SecretString) -> Result<Self, UrlError> {
         let parsed = url::Url::parse(url.expose_secret()).map_err(|_| UrlError)?;
+        // Behind the host it ends a password that is not escaped, and what stands there is shown.
+        if [Some(parsed.path()), parsed.query(), parsed.fragment()].iter().flatten().any(|part| part.contains('@')) {
+            return Err(UrlError);
+        }
         let uri: AMQPUri = url.expose_secret().parse().map_err(|_| UrlError)?;
         self.host = uri.authority.host;
         self.port = uri.authority.port;
@@ -202,6 +206,15 @@ mod tests {
             [format!("{config:?}"), config.target(), with_url("http://user:hunter2@x").unwrap_err().to_string()];
         assert!(texts.iter().all(|text| !text.contains("hunter2")), "{texts:?}");
         assert_eq!(config.target(), r#"exchange "events" at amqp://broker:5672, vhost "/""#);
+    }
+
+    #[test]
+    fn a_password_that_is_not_escaped_does_not_become_a_virtual_host() {
+        for url in ["amqp://me:5672/hunter2@mq", "amqp://me:5672?hunter2@mq", "amqp://me:5672#hunter2@mq"] {
+            let error = with_url(url).unwrap_err().to_string();
+            assert!(!error.contains("hunter2"), "{error}");
+        }
+        assert_eq!(with_url("amqp://mq/team%40a").unwrap().vhost, "team@a");
     }
 
     #[test]

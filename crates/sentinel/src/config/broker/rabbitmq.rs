@@ -47,6 +47,12 @@ fn address(settings: &Settings, config: &mut RabbitMqConfig, problems: &mut Prob
         }
     }
     match settings.get("BROKER_HOST") {
+        // Not repeated: what stands before an @ may be a password.
+        Some(host) if host.contains(|c: char| matches!(c, '@' | '/') || c.is_whitespace()) => {
+            let message = "is no host: write its name or address alone, for example rabbitmq.hyperfleet-system.svc; user \
+                           and password have BROKER_USER and BROKER_PASSWORD";
+            problems.push(settings.origin("BROKER_HOST"), message);
+        }
         Some(host) => host.clone_into(&mut config.host),
         None if url.is_none() => {
             let message = "missing; write the host of RabbitMQ, for example rabbitmq.hyperfleet-system.svc, or its \

@@ -109,6 +109,17 @@ fn a_url_gives_what_the_other_settings_do_not() {
 }
 
 #[test]
+fn a_host_with_a_password_in_it_is_refused_and_not_repeated() {
+    for host in ["sentinel:s3cret@rabbitmq", "amqp://rabbitmq", "rabbitmq/s3cret", "rabbitmq s3cret"] {
+        let error = load(&[("BROKER_TYPE", "rabbitmq"), ("BROKER_HOST", host)]).unwrap_err();
+        assert!(error.contains("BROKER_HOST: is no host") && !error.contains("s3cret"), "{error}");
+    }
+    for host in ["rabbitmq", "10.0.0.1", "::1", "[::1]"] {
+        assert_eq!(rabbitmq(&[("BROKER_HOST", host)]).host, host);
+    }
+}
+
+#[test]
 fn every_wrong_setting_is_told_at_once() {
     let error = load(&[
         ("BROKER_TYPE", "rabbitmq"),
