@@ -109,11 +109,17 @@ fn migrate(file: &Path, to: Option<ToForm>) -> Result<(), Failure> {
         ToForm::Flat => Form::Flat,
         ToForm::Hyperfleet => Form::HyperFleet,
     });
-    let migrated = if broker::is_broker(file)? {
-        broker::migrate(file, to)?
+    let migrated = if file.is_dir() {
+        broker::migrate_folder(file, to)?
     } else {
-        object::refuse(file)?;
-        config::migrate(&Text::read(file)?, to)?
+        // Read once: it may be a pipe.
+        let text = Text::read(file)?;
+        if broker::is_broker(&text)? {
+            broker::migrate(&text, to)?
+        } else {
+            object::refuse(&text)?;
+            config::migrate(&text, to)?
+        }
     };
     for note in &migrated.notes {
         note_aside(note);
@@ -201,8 +207,10 @@ pub(crate) fn sentinels(files: &[PathBuf], env: &Env) -> Result<Vec<SentinelConf
 }
 
 fn read(file: &Path, settings: &SettingArgs, env: &Env) -> Result<config::Reading, ConfigError> {
-    object::refuse(file)?;
-    config::read(&Text::read(file)?, &Overrides::new(env, &settings.flags()), env)
+    // Read once: it may be a pipe.
+    let text = Text::read(file)?;
+    object::refuse(&text)?;
+    config::read(&text, &Overrides::new(env, &settings.flags()), env)
 }
 
 /// What is missing was told as a problem, so that `finish` has returned already.

@@ -17,7 +17,7 @@ use watchfire_delivery::sink::rabbitmq::RabbitMqConfig;
 use watchfire_runtime::config::Problems;
 
 pub use file::{RawBrokerFile, parse, read};
-pub use migrate::{is_broker, migrate};
+pub use migrate::{is_broker, migrate, migrate_folder};
 pub use settings::{ADAPTERS, OURS, SHARED, Settings, variable};
 
 /// What events go to when nothing is said.

@@ -4,11 +4,10 @@
 //! "Unknown key" four times would be true and of no help.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::Value;
-use watchfire_runtime::config::{ConfigError, Document};
+use watchfire_runtime::config::{ConfigError, Text};
 
 /// The keys below a SentinelConfig's `spec`, and what to write instead.
 const SPEC: [(&str, &str); 7] = [
@@ -35,9 +34,9 @@ struct Object {
     _rest: BTreeMap<String, Value>,
 }
 
-/// Fails if the file holds a Kubernetes object. What cannot be read as one is left to whoever reads it next.
-pub(super) fn refuse(path: &Path) -> Result<(), ConfigError> {
-    let Ok(document) = Document::<Object>::read(path) else { return Ok(()) };
+/// Fails if the text is a Kubernetes object. What cannot be read as one is left to whoever reads it next.
+pub(super) fn refuse(text: &Text) -> Result<(), ConfigError> {
+    let Ok(document) = text.parse::<Object>() else { return Ok(()) };
     let Object { api_version, kind, spec, .. } = &document.value;
     let mut problems = document.problems();
     if kind == "SentinelConfig" {

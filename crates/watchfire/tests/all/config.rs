@@ -1,10 +1,12 @@
 //! `watchfire config`, the command line, and what both say when something is wrong.
 
 use std::path::Path;
+use std::process::Stdio;
 
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
 
-use crate::support::{root, run, text};
+use crate::support::{command, root, run, text};
 
 const MINIMAL: &str = "resource_type: clusters\nhyperfleet_api:\n  endpoint: http://api:8000\n";
 const BROKER: [(&str, &str); 2] =
@@ -79,6 +81,24 @@ async fn files_that_cannot_be_read_are_told_with_what_to_try() {
             assert!(said.contains(part), "{part:?} not in: {said}");
         }
     }
+}
+
+/// As from `--config <(helm template ..)`: what was read once is gone.
+#[tokio::test]
+async fn a_configuration_is_read_from_a_pipe() {
+    let piped = async |args: &[&str], input: &str| {
+        let mut command = command(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).envs(BROKER);
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).await.unwrap();
+        let output = child.wait_with_output().await.unwrap();
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    assert!(piped(&["config", "check", "--config", "/dev/stdin"], MINIMAL).await.contains("is valid"));
+    assert!(piped(&["config", "migrate", "/dev/stdin"], MINIMAL).await.contains("base_url: http://api:8000"));
+    let variables = piped(&["config", "migrate", "/dev/stdin"], "broker:\n  type: rabbitmq\n").await;
+    assert_eq!(variables, "BROKER_TYPE=rabbitmq\n");
 }
 
 #[tokio::test]

@@ -9,32 +9,38 @@ use watchfire_runtime::config::{ConfigError, Problems, Text};
 use watchfire_runtime::redact::to_yaml;
 
 use super::file::{self, Shape};
-use super::settings::{SHARED, is_secret};
+use super::settings::{SHARED, Settings, is_secret};
 use crate::config::{Form, Migrated};
 
-/// Whether what stands at `path` are the broker's settings, not the sentinel's.
-pub fn is_broker(path: &Path) -> Result<bool, ConfigError> {
-    if path.is_dir() {
-        return Ok(true);
-    }
-    Ok(Shape::of(&Text::read(path)?)?.is_some())
+/// Whether a text is the broker's settings, not the sentinel's.
+pub fn is_broker(text: &Text) -> Result<bool, ConfigError> {
+    Ok(Shape::of(text)?.is_some())
 }
 
 /// Writes the broker's settings anew: variables, one a line, or a `broker.yaml`; by default what they are not.
 /// Passwords are never written; the notes say where they belong.
-pub fn migrate(path: &Path, to: Option<Form>) -> Result<Migrated, ConfigError> {
+pub fn migrate(text: &Text, to: Option<Form>) -> Result<Migrated, ConfigError> {
     let mut problems = Problems::without_file();
-    let settings = file::read(path, &mut problems)?;
+    let settings = file::parse(text, &mut problems)?;
     problems.finish()?;
-    let is_yaml = !path.is_dir() && Shape::of(&Text::read(path)?)? == Some(Shape::BrokerYaml);
-    let to = to.unwrap_or(if is_yaml { Form::Flat } else { Form::HyperFleet });
+    let is_yaml = Shape::of(text)? == Some(Shape::BrokerYaml);
+    Ok(write(&settings, to.unwrap_or(if is_yaml { Form::Flat } else { Form::HyperFleet })))
+}
+
+/// As [`migrate`], of a folder with one file for each setting; by default into a `broker.yaml`.
+pub fn migrate_folder(path: &Path, to: Option<Form>) -> Result<Migrated, ConfigError> {
+    let settings = file::read(path, &mut Problems::without_file())?;
+    Ok(write(&settings, to.unwrap_or(Form::HyperFleet)))
+}
+
+fn write(settings: &Settings, to: Form) -> Migrated {
     let mut notes = Vec::new();
     let settings: Vec<_> = settings.iter().map(|(name, value)| (name, public(name, value, &mut notes))).collect();
     let text = match to {
         Form::Flat => variables(&settings),
         Form::HyperFleet => broker_yaml(&settings, &mut notes),
     };
-    Ok(Migrated { text, notes })
+    Migrated { text, notes }
 }
 
 /// A value without what is secret in it.

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use secrecy::ExposeSecret;
 use watchfire_delivery::sink::rabbitmq::{ExchangeType, Transport};
-use watchfire_runtime::config::Env;
+use watchfire_runtime::config::{Env, Text};
 
 use super::*;
 use crate::config::{Form, Migrated};
@@ -366,8 +366,6 @@ fn names_that_no_broker_takes_are_refused() {
 
 #[test]
 fn no_password_is_migrated_however_an_address_is_written() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("seed.yaml");
     for (setting, kept) in [
         ("BROKER_URL: amqp://me:hunter2@mq:5673/v", Some("amqp://mq:5673/v")),
         ("BROKER_URL: amqp://mq:5673/v", Some("amqp://mq:5673/v")),
@@ -382,9 +380,9 @@ fn no_password_is_migrated_however_an_address_is_written() {
         ("BROKER_HTTP_SUBSCRIBERS: dns=http://dns/?key=hunter2", None),
         ("BROKER_PASSWORD: hunter2", None),
     ] {
-        std::fs::write(&path, format!("{setting}\n")).unwrap();
+        let file = Text::new("seed.yaml", format!("{setting}\n"));
         for form in [Form::Flat, Form::HyperFleet] {
-            let Migrated { text, notes } = migrate(&path, Some(form)).unwrap();
+            let Migrated { text, notes } = migrate(&file, Some(form)).unwrap();
             let (written, name) = (format!("{text}{}", notes.join("\n")), setting.split(':').next().unwrap());
             assert!(!written.contains("hunter2"), "{setting}:\n{written}");
             match kept {
