@@ -72,20 +72,21 @@ async fn record(config: &SentinelConfig, api: &Api, writer: &mut Writer, polls: 
     let mut failing = false;
     loop {
         ticks.tick().await;
-        match poll(api, &query, writer).await? {
-            Ok(()) => {
-                *polls += 1;
-                failing = false;
-            }
-            Err(error) if *polls == 0 => {
-                return Err(unlisted(&error, config).into());
-            }
-            Err(error) if !std::mem::replace(&mut failing, true) => {
-                let hint = error.hint(config.form);
-                // Nobody is left to tell if standard error is closed.
-                let _unheard = writeln!(io::stderr().lock(), "watchfire: {}; {hint}; going on", chain(&error));
-            }
-            Err(_) => {}
+        let Err(error) = poll(api, &query, writer).await? else {
+            *polls += 1;
+            failing = false;
+            continue;
+        };
+        if *polls == 0 {
+            return Err(unlisted(&error, config).into());
+        }
+        if !std::mem::replace(&mut failing, true) {
+            let hint = error.hint(config.form);
+            // Nobody is left to tell if standard error is closed.
+            let _unheard = writeln!(io::stderr().lock(), "watchfire: {}; {hint}; going on", chain(&error));
+        }
+        if let Some(asked) = error.retry_after() {
+            sleep(asked).await;
         }
     }
 }

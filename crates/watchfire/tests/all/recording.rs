@@ -241,6 +241,18 @@ async fn what_is_no_recording_is_refused_by_name() {
 }
 
 #[tokio::test]
+async fn an_api_that_asks_to_be_left_alone_is_and_the_recording_ends_all_the_same() {
+    let (api, receiver) = (Receiver::start().await, Receiver::start().await);
+    let list = Answer::status(200).header("content-type", "application/json");
+    api.script([list.body(r#"{"items":[],"page":1,"size":0,"total":0}"#)]);
+    api.otherwise(Answer::status(429).header("retry-after", "120"));
+    let (_setup, file, folder) = setup(api.url(), receiver.url());
+    let output = run(&["sentinel", "record", "--config", &file, "--output", &folder, "--for", "1s"], &[]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(api.requests().len(), 2, "one list, and one refusal in ten polls");
+}
+
+#[tokio::test]
 async fn an_api_that_cannot_be_listed_at_first_ends_a_recording() {
     let (api, receiver) = (Receiver::start().await, Receiver::start().await);
     api.otherwise(Answer::status(404));
