@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 
 use crate::clock;
 
@@ -79,6 +79,17 @@ pub enum Error {
     TooLarge(PathBuf),
 }
 
+/// The same source: whether two of them hold the same secret is not looked at.
+impl PartialEq for SecretSource {
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Kind::Literal(ours), Kind::Literal(theirs)) => ours.expose_secret() == theirs.expose_secret(),
+            (Kind::File { path: ours, .. }, Kind::File { path: theirs, .. }) => ours == theirs,
+            (Kind::Literal(_), Kind::File { .. }) | (Kind::File { .. }, Kind::Literal(_)) => false,
+        }
+    }
+}
+
 impl SecretSource {
     /// A secret that is known and stays the same: from the environment.
     pub fn literal(secret: impl Into<SecretString>) -> Self {
@@ -123,7 +134,7 @@ fn read(path: &Path) -> Result<Reading, Error> {
     }
     let secret = SecretString::from(text.trim());
     drop(secrecy::SecretString::from(text));
-    if secrecy::ExposeSecret::expose_secret(&secret).is_empty() {
+    if secret.expose_secret().is_empty() {
         return Err(Error::Empty(path.to_owned()));
     }
     let settled = clock::now().as_second() - metadata.mtime() > TIMESTAMP_GRANULARITY_SECONDS;

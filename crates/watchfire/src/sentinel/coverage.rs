@@ -8,7 +8,7 @@ use serde_json::json;
 use watchfire_delivery::sink::http::redacted;
 use watchfire_runtime::config::Env;
 use watchfire_sentinel::SentinelConfig;
-use watchfire_sentinel::api::Api;
+use watchfire_sentinel::api::{Api, ApiConfig};
 use watchfire_sentinel::coverage::{Coverage, Finding, Findings};
 
 use super::{plain, told, unlisted};
@@ -46,18 +46,19 @@ pub(super) async fn run(args: &CoverageArgs, env: &Env) -> Result<(), Failure> {
     Err(Failure::Failed(anyhow!("{missed} of {all} resources are not covered exactly once")))
 }
 
-/// The sentinels of each list: those that ask the same API for the same resources.
+/// The sentinels of each list: those that ask the same API for the same resources, in the same name.
 fn group(configs: impl Iterator<Item = (String, SentinelConfig)>, keep: usize) -> Vec<(SentinelConfig, Coverage)> {
     let mut lists: Vec<(SentinelConfig, Coverage)> = Vec::new();
     for (file, config) in configs {
-        let endpoint = redacted(&config.api.endpoint);
-        let same = |(_, list): &&mut (SentinelConfig, Coverage)| {
-            list.endpoint == endpoint && list.resource_type == config.api.resource_type
+        // A tenant may be told by a header, or by whose token it is.
+        let asks = |it: &SentinelConfig| {
+            let ApiConfig { endpoint, resource_type, headers, token, .. } = it.api.clone();
+            (endpoint, resource_type, headers, token)
         };
-        if let Some((_, list)) = lists.iter_mut().find(same) {
+        if let Some((_, list)) = lists.iter_mut().find(|(first, _)| asks(first) == asks(&config)) {
             list.share(file, config.selector.clone());
         } else {
-            let mut list = Coverage::new(endpoint, config.api.resource_type.clone(), keep);
+            let mut list = Coverage::new(redacted(&config.api.endpoint), config.api.resource_type.clone(), keep);
             list.share(file, config.selector.clone());
             lists.push((config, list));
         }

@@ -80,6 +80,25 @@ async fn a_fleet_that_is_divided_well_is_a_success() {
 }
 
 #[tokio::test]
+async fn each_tenant_has_a_list_of_its_own() {
+    let (fleet, _) = fleet(&[&[("region", "east")]]);
+    let api = Api::serve(fleet).await;
+    let (_folder, files) = files(&api.url, &[("a.yaml", ""), ("b.yaml", ""), ("c.yaml", ""), ("d.yaml", "")]);
+    for (file, more) in
+        files.iter().zip(["headers: {x-tenant: one}", "headers: {x-tenant: two}", "token_file: /absent"])
+    {
+        let config = std::fs::read_to_string(file).unwrap();
+        std::fs::write(file, format!("{config}  {more}\n")).unwrap();
+    }
+    let (code, out, err) = coverage(&files[..2], &["-o", "json"]).await;
+    let document: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!((code, document["lists"].as_array().map(Vec::len)), (Some(0), Some(2)), "{out}{err}");
+    // Another token; it is asked for, and not there.
+    let (code, out, err) = coverage(&[files[3].clone(), files[2].clone()], &[]).await;
+    assert!(code == Some(1) && err.contains("read secret file /absent"), "{out}{err}");
+}
+
+#[tokio::test]
 async fn long_findings_are_cut_unless_all_are_asked_for() {
     let labels: [(&str, &str); 1] = [("region", "north")];
     let (fleet, _) = fleet(&vec![labels.as_slice(); 130]);
