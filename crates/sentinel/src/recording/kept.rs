@@ -11,15 +11,16 @@ use crate::partial;
 use crate::selector::Selector;
 
 /// The top-level fields that a decision may read, in any dialect.
-const DECISION: [&str; 7] = ["id", "kind", "generation", "labels", "metadata", "status", "deleted_time"];
+const DECISION: [&str; 8] = ["id", "kind", "generation", "labels", "metadata", "status", "deleted_time", "deletedTime"];
 
 /// What decisions read below them; hiding any of it would make a recording decide otherwise than the sentinel did.
-const READ: [&str; 20] = [
+const READ: [&str; 21] = [
     "id",
     "kind",
     "generation",
     "metadata.generation",
     "deleted_time",
+    "deletedTime",
     "status.phase",
     "status.observed_generation",
     "status.observedGeneration",
@@ -204,6 +205,8 @@ mod tests {
             (".metadata", true),
             (".labels.owner", false),
             (".generation", true),
+            (".deleted_time", true),
+            (".deletedTime", true),
             (".spec", false),
         ];
         for (path, refused) in table {

@@ -86,11 +86,12 @@ fn what_has_no_id_and_what_nobody_reads_is_left_out() {
     let folder = tempfile::tempdir().unwrap();
     let kept = Kept::read_by(&config("message_data:\n  name: .name\n"));
     let mut writer = Writer::open(folder.path(), scope(1 << 20, kept), &config(""), at(0)).unwrap();
-    let items = [r#"{"id":"a","name":"x","spec":{"secret":1},"labels":{"k":"v"}}"#, "[]", "{}", "5"];
+    let deleted = r#"{"id":"b","deletedTime":"2026-01-01T00:00:00Z"}"#;
+    let items = [r#"{"id":"a","name":"x","spec":{"secret":1},"labels":{"k":"v"}}"#, "[]", deleted, "{}", "5"];
     writer.page(at(1), items.into_iter()).unwrap();
     writer.end(at(1), true).unwrap();
     writer.close().unwrap();
-    assert_eq!(read(folder.path()).0, [[r#"{"id":"a","name":"x","labels":{"k":"v"}}"#]]);
+    assert_eq!(read(folder.path()).0, [[r#"{"id":"a","name":"x","labels":{"k":"v"}}"#, deleted]]);
 }
 
 #[test]
