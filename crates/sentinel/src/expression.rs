@@ -133,7 +133,7 @@ pub struct Failure {
 /// What an expression came to, for whoever asks why.
 #[derive(Debug)]
 pub struct Explained<'e> {
-    /// Each param's name, source and value, in order, up to the first that failed.
+    /// Each param's name, source and value, in order, up to the first that failed; of a list or a map its size alone.
     pub params: Vec<(&'e str, &'e str, Result<Json, Failure>)>,
     /// The result's source.
     pub source: &'e str,
@@ -288,11 +288,7 @@ impl Expression {
         for (slot, param) in self.params.iter().enumerate() {
             let value = match run.eval(&param.node) {
                 Ok(value) => {
-                    // A map whose keys JSON cannot have is shown as none, and so is what is far larger than its parts.
-                    let mut writing = Run::new(facts, "", 0);
-                    let shown =
-                        writing.write(param.node.at, &value).ok().and_then(|()| serde_json::to_value(&value).ok());
-                    let shown = shown.unwrap_or(Json::Null);
+                    let shown = value.shown();
                     run.set(slot, value);
                     Ok(shown)
                 }

@@ -328,7 +328,8 @@ fn what_would_be_written_without_end_is_not_written() {
         let explained = expression.explain(facts);
         (explained.params[0].2.clone(), explained.params[40].2.clone(), explained.result)
     });
-    assert_eq!(explained, (Ok(json!([1])), Ok(Json::Null), Ok(true)));
+    let list = |size| Ok(json!({"type": "list", "size": size}));
+    assert_eq!(explained, (list(1), list(2), Ok(true)));
 }
 
 #[test]
@@ -369,12 +370,25 @@ fn explaining_shows_each_param_up_to_the_one_that_fails() {
     with(&resource(), |facts| {
         let explained = expression.explain(facts);
         assert_eq!(explained.params.len(), 2);
-        assert_eq!(explained.params[0], ("a", "[1, 2]", Ok(json!([1, 2]))));
+        assert_eq!(explained.params[0], ("a", "[1, 2]", Ok(json!({"type": "list", "size": 2}))));
         let failure = explained.params[1].2.clone().unwrap_err();
         assert_eq!(failure.to_string(), "param b, line 1, column 1: there is no \"nope\"");
         assert_eq!(explained.result, Err(failure.clone()));
         assert_eq!(expression.evaluate(facts), Err(failure));
     });
+}
+
+#[test]
+fn explaining_shows_no_resource_as_a_whole() {
+    let shown = |source: &str| {
+        let expression = Expression::compile(&[("r".to_owned(), source.to_owned())], "true").unwrap();
+        let resource = json!({"id": "r", "name": "ä".repeat(1_000), "spec": {"password": "s3cret"}});
+        with(&resource, |facts| expression.explain(facts).params[0].2.clone().unwrap())
+    };
+    assert_eq!(shown("resource"), json!({"type": "map", "size": 3}));
+    assert_eq!(shown("[resource]"), json!({"type": "list", "size": 1}));
+    assert_eq!(shown("resource.name"), json!(format!("{}…", "ä".repeat(300))));
+    assert_eq!(shown("resource.id"), json!("r"));
 }
 
 #[test]

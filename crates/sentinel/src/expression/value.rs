@@ -7,10 +7,13 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::ser::{Error as _, Serialize, SerializeMap, Serializer};
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use super::time;
 use crate::resource::Resource;
+
+/// Characters of a text that are shown to whoever asks.
+const MAX_SHOWN: usize = 300;
 
 /// A value of an expression.
 #[derive(Debug, Clone)]
@@ -231,6 +234,19 @@ impl<'v> Value<'v> {
             Self::Record(record) => record.fields().len(),
             _ => return None,
         })
+    }
+
+    /// What whoever asks is shown of it: a text in short, and of a list or a map its size alone, since it may be the resource
+    /// as a whole.
+    pub(super) fn shown(&self) -> Json {
+        match (self, self.len()) {
+            (_, Some(size)) => json!({"type": self.kind().short(), "size": size}),
+            (Self::Text(text), None) => match text.as_str().char_indices().nth(MAX_SHOWN) {
+                Some((end, _)) => format!("{}…", &text.as_str()[..end]).into(),
+                None => text.as_str().into(),
+            },
+            (scalar, None) => serde_json::to_value(scalar).unwrap_or_default(),
+        }
     }
 
     /// The element of a list at `index`.
