@@ -55,7 +55,7 @@ pub enum Permit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Closed,
-    Open { until: Timestamp },
+    Open { since: Timestamp, until: Timestamp },
     HalfOpen,
 }
 
@@ -81,10 +81,11 @@ impl Circuit {
         Self { config, state, failures: 0, refusals: 0, first: None, several: false, opened: 0 }
     }
 
-    /// Says what may be sent, and half-opens when the time has come.
+    /// Says what may be sent, and half-opens when the time has come; at once where the clock was set back to before it
+    /// opened: until it has caught up would be any time.
     pub fn permit(&mut self, now: Timestamp) -> Permit {
         match self.state {
-            State::Open { until } if now < until => Permit::NotBefore(until),
+            State::Open { since, until } if since <= now && now < until => Permit::NotBefore(until),
             State::Open { .. } | State::HalfOpen => {
                 self.state = State::HalfOpen;
                 Permit::One
@@ -96,7 +97,7 @@ impl Circuit {
     /// Until when nothing is sent, if the circuit is open.
     pub fn open_until(&self) -> Option<Timestamp> {
         match self.state {
-            State::Open { until } => Some(until),
+            State::Open { until, .. } => Some(until),
             State::Closed | State::HalfOpen => None,
         }
     }
@@ -125,7 +126,7 @@ impl Circuit {
             let after = if let Failure::Down { after } = failure { after } else { None };
             let wait = self.config.open.delay(self.opened, random, after);
             self.opened = self.opened.saturating_add(1);
-            self.state = State::Open { until: now.checked_add(wait).unwrap_or(Timestamp::MAX) };
+            self.state = State::Open { since: now, until: now.checked_add(wait).unwrap_or(Timestamp::MAX) };
         }
         self.is_down() && !was_down
     }

@@ -236,6 +236,15 @@ pub fn claim(
     Ok(due)
 }
 
+/// Makes due what was put off by a clock that has been set back since: until it has caught up would be any time. Returns
+/// how many deliveries that are.
+pub fn hasten(connection: &Connection, sink: SinkId, now: Timestamp) -> Result<usize, Error> {
+    let sql = "
+        UPDATE deliveries SET next_attempt = ?2, changed = ?2
+        WHERE sink = ?1 AND state = 'pending' AND changed > ?2 AND next_attempt > ?2";
+    Ok(connection.prepare_cached(sql)?.execute((sink.0, now.as_millisecond()))?)
+}
+
 /// Notes how a delivery ended. A delivery that someone else settled meanwhile stays as they left it.
 pub fn settle(connection: &Connection, seq: i64, mark: &Mark, now: Timestamp) -> Result<(), Error> {
     let now = now.as_millisecond();

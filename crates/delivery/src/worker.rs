@@ -108,6 +108,8 @@ pub struct Worker {
     /// Whether the outbox has to be looked at anew: someone else may have changed it.
     unseen: bool,
     next_due: Option<Timestamp>,
+    /// The latest time that was seen. At the start any: the clock may have been set back meanwhile.
+    latest: Timestamp,
     /// Whether it is time to ask for changes by others, and how far they were seen.
     glance: bool,
     seen: i64,
@@ -148,6 +150,7 @@ impl Worker {
             stale: true,
             unseen: true,
             next_due: None,
+            latest: Timestamp::MAX,
             glance: false,
             seen: 0,
             trouble: None,
@@ -274,6 +277,12 @@ impl Worker {
             return Ok(poll);
         }
         let now = clock::now();
+        if now < self.latest {
+            let id = self.queue.id;
+            self.queue.store.write(move |tx| outbox::hasten(tx, id, now)).await?;
+            self.stale = true;
+        }
+        self.latest = now;
         let (most, window) = match self.circuit.permit(now) {
             Permit::NotBefore(until) => {
                 self.flows(Flow::Open);

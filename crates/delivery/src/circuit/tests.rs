@@ -78,6 +78,16 @@ fn it_half_opens_by_itself_and_closes_on_success() {
 }
 
 #[test]
+fn a_clock_that_is_set_back_half_opens_it() {
+    let mut circuit = circuit();
+    fail(&mut circuit, &[1, 2, 3, 4, 5], DOWN);
+    assert_eq!(circuit.clone().permit(at(0)), Permit::NotBefore(at(10)));
+    assert_eq!(circuit.permit(at(-3_600)), Permit::One);
+    circuit.failed(1, DOWN, 0.5, at(-3_600));
+    assert_eq!(circuit.open_until(), Some(at(-3_580)), "by the clock as it is");
+}
+
+#[test]
 fn it_stays_open_longer_after_each_failed_probe() {
     let mut circuit = circuit();
     fail(&mut circuit, &[1, 2, 3, 4, 5], DOWN);

@@ -93,6 +93,22 @@ fn a_retry_holds_up_its_own_subject_only() {
 }
 
 #[test]
+fn what_was_put_off_by_a_clock_that_is_set_back_is_due() {
+    let c = outbox();
+    let sink = register(&c, "a").unwrap();
+    for (id, subject) in [("1", "x"), ("2", "x"), ("3", "y")] {
+        put(&c, id, subject, &[sink]);
+    }
+    mark(&c, "1", &retry_at(30));
+    assert_eq!(hasten(&c, sink, at(10)).unwrap(), 0, "in good time");
+    assert_eq!(due(&c, sink, -3_600), [""; 0]);
+    assert_eq!(hasten(&c, sink, at(-3_600)).unwrap(), 3);
+    assert_eq!(due(&c, sink, -3_600), ["1", "3"]);
+    settle(&c, seq_of(&c, "1"), &Mark::Delivered, at(-3_600)).unwrap();
+    assert_eq!(due(&c, sink, -3_600), ["2", "3"], "and so is what follows");
+}
+
+#[test]
 fn an_event_that_supersedes_takes_the_place_of_those_that_wait_and_not_of_one_under_way() {
     let c = outbox();
     let [a, b] = ["a", "b"].map(|name| register(&c, name).unwrap());

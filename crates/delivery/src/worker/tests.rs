@@ -544,6 +544,18 @@ async fn metrics_follow_the_queue() {
     assert!(setup.metric("store_commit_rows_count") > 0.5 && setup.metric("store_commit_duration_seconds_count") > 0.5);
 }
 
+#[tokio::test]
+async fn what_was_put_off_by_a_clock_that_was_an_hour_ahead_goes_out() {
+    let receiver = Receiver::start(|_| async {}).await;
+    let setup = Setup::with(many(2, 2)).await;
+    let first = setup.entries().await[0].seq;
+    let ahead = move |seconds: i64| clock::now() + jiff::SignedDuration::from_secs(3_600 + seconds);
+    let put_off =
+        move |tx: &Tx<'_>| outbox::settle(tx, first, &Mark::Retry { at: ahead(30), reason: "down".into() }, ahead(0));
+    setup.store.write(put_off).await.unwrap();
+    setup.deliver(&receiver, quick(), 4).await;
+}
+
 /// Takes windows, and answers for all but the last event of the first two.
 struct Forgetful(Mutex<Vec<usize>>);
 

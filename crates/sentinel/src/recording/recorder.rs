@@ -120,7 +120,8 @@ fn write(mut writer: Writer, notes: &Receiver<Note>, waiting: &AtomicUsize) {
         let (at, is_end) = (note.at(), matches!(note, Note::End(..)));
         waiting.fetch_sub(note.bytes(), Ordering::Relaxed);
         if let Some(since) = failing {
-            if is_end && at.duration_since(since) >= PAUSE {
+            // The clock may have been set back: until it has caught up would be any time.
+            if is_end && (at < since || at.duration_since(since) >= PAUSE) {
                 failing = writer.gap(at).err().map(|_| at);
                 if failing.is_none() {
                     info!("the recording goes on");

@@ -275,6 +275,25 @@ fn a_recording_that_fails_goes_on_after_a_minute_and_has_a_gap() {
 }
 
 #[test]
+fn a_recording_that_failed_goes_on_after_the_clock_was_set_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut noise = 1_u64;
+    let large = std::iter::repeat_with(|| {
+        noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        item(&format!("{noise:x}"), noise)
+    });
+    let page = |items: &[String]| Arc::new(Page::parse(format!("[{}]", items.join(","))).unwrap());
+    let (large, small) = (page(&large.take(5000).collect::<Vec<_>>()), page(&[item("a", 1)]));
+    let recorder = Recorder::start(writer(folder.path(), 2000)).unwrap();
+    for (seconds, page) in [(3600, &large), (0, &small), (5, &small)] {
+        recorder.page(at(seconds), page);
+        recorder.end(at(seconds), true);
+    }
+    drop(recorder);
+    assert_eq!(read(folder.path()).0.len(), 1);
+}
+
+#[test]
 fn a_process_whose_first_segment_is_of_no_use_does_not_go_on_from_the_one_before() {
     let folder = tempfile::tempdir().unwrap();
     let mut before = writer(folder.path(), 1 << 20);
