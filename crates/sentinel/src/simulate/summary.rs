@@ -42,6 +42,9 @@ pub struct Summary {
     each: Vec<[u32; Reason::ALL.len()]>,
     #[serde(skip)]
     waits: Vec<SignedDuration>,
+    /// The times of the events of the poll in hand: they are not told in their order.
+    #[serde(skip)]
+    times: Vec<Timestamp>,
 }
 
 /// How long new specs waited for their events, in seconds.
@@ -112,6 +115,7 @@ impl Summary {
             busiest: Vec::new(),
             each: Vec::new(),
             waits: Vec::new(),
+            times: Vec::new(),
         }
     }
 
@@ -122,6 +126,16 @@ impl Summary {
 
     pub(super) fn until(&mut self, at: Timestamp) {
         self.to = Some(at);
+        self.count();
+    }
+
+    /// Counts the events of a poll towards the peaks, in the order of time.
+    fn count(&mut self) {
+        self.times.sort_unstable();
+        for at in self.times.drain(..) {
+            self.peak_second.event(at, 1);
+            self.peak_minute.event(at, 60);
+        }
     }
 
     pub(super) fn event(&mut self, number: usize, reason: Reason, at: Timestamp, waited: Option<SignedDuration>) {
@@ -131,11 +145,11 @@ impl Summary {
         }
         self.each[number][reason as usize] += 1;
         self.waits.extend(waited);
-        self.peak_second.event(at, 1);
-        self.peak_minute.event(at, 60);
+        self.times.push(at);
     }
 
     pub(super) fn conclude(&mut self, top: usize, id: impl Fn(usize) -> String) {
+        self.count();
         let named = |counts: &[u64]| {
             let named = Reason::ALL.into_iter().map(|reason| (reason.as_str(), counts[reason as usize]));
             named.filter(|(_, count)| *count > 0).collect::<BTreeMap<_, _>>()
@@ -177,6 +191,18 @@ mod tests {
         assert_eq!(latency(waits(1..=100)), Some(Latency { count: 100, p50: 50.0, p95: 95.0, max: 100.0 }));
         assert_eq!(latency(waits(7..=7)), Some(Latency { count: 1, p50: 7.0, p95: 7.0, max: 7.0 }));
         assert_eq!(latency(Vec::new()), None);
+    }
+
+    #[test]
+    fn a_peak_has_all_events_of_its_span_whatever_the_order_in_which_a_poll_tells_them() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let mut summary = Summary::new("a".to_owned());
+        for second in [59, 60, 61, 58, 60] {
+            summary.event(0, Reason::MaxAgeReady, at(second), None);
+        }
+        summary.until(at(62));
+        assert_eq!((summary.peak_second.events, summary.peak_second.at), (2, Some(at(60))));
+        assert_eq!((summary.peak_minute.events, summary.peak_minute.at), (3, Some(at(60))));
     }
 
     #[test]
