@@ -105,6 +105,8 @@ pub struct Simulation {
     /// Whether this configuration polls in the poll in hand; nothing between two of them.
     poll: Option<bool>,
     next_poll: Timestamp,
+    /// When the last poll began.
+    begun: Timestamp,
     /// Whether the first list is through: what it shows is not new.
     acquainted: bool,
     published: Vec<Published>,
@@ -160,6 +162,7 @@ impl Simulation {
             pending: HashMap::new(),
             poll: None,
             next_poll: Timestamp::MIN,
+            begun: Timestamp::MIN,
             acquainted: false,
             published: Vec::new(),
             summary: Summary::new(name),
@@ -229,6 +232,11 @@ impl Simulation {
 
     /// Whether this configuration polls when the recording did: a longer interval leaves some polls out.
     fn begin_poll(&mut self, at: Timestamp) -> bool {
+        // The clock was set back: what was due at a time may be due before that.
+        if at < std::mem::replace(&mut self.begun, at) {
+            self.next.fill(Timestamp::MIN);
+            self.next_poll = Timestamp::MIN;
+        }
         let interval = self.engine.config.poll_interval;
         let recorded = Duration::from_millis(self.header.as_ref().map_or(0, |header| header.poll_millis));
         let polls = interval <= recorded || add(at, recorded / 2) >= self.next_poll;

@@ -170,12 +170,13 @@ fn a_refused_event_is_decided_again_and_a_restart_forgets() {
     assert!(events[..2].iter().all(|it| it.event == first.event) && events[2].event != first.event);
 }
 
-/// What happens between two polls.
+/// What happens between two polls; `Back` sets the clock back by so many.
 #[derive(Debug, Clone)]
 enum Step {
     Spec(usize),
     Report { id: usize, ready: bool, seen: bool, late: i64 },
     Gone(usize),
+    Back(i64),
     Nothing,
 }
 
@@ -185,6 +186,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (0..4usize, any::<bool>(), any::<bool>(), -20..40i64)
             .prop_map(|(id, ready, seen, late)| Step::Report { id, ready, seen, late }),
         1 => (0..4usize).prop_map(Step::Gone),
+        1 => (1..40i64).prop_map(Step::Back),
         8 => Just(Step::Nothing),
     ]
 }
@@ -207,8 +209,10 @@ fn leaving_out_what_is_not_due_changes_nothing() {
         let mut writer = writer(folder.path(), &config, By::Onlooker);
         let mut fleet: Vec<Option<Shown>> =
             (0..4).map(|id| Some(Shown { id, generation: 1, observed: 0, ready: false, report: None })).collect();
+        let mut back = 0;
         for (poll, step) in (0..).zip(steps) {
-            let seconds = poll * 5;
+            back += if let Step::Back(polls) = step { polls } else { 0 };
+            let seconds = (poll - back) * 5;
             match step {
                 Step::Spec(id) => {
                     let anew = Shown { id, generation: 0, observed: 0, ready: false, report: None };
@@ -222,7 +226,7 @@ fn leaving_out_what_is_not_due_changes_nothing() {
                     }
                 }
                 Step::Gone(id) => fleet[id] = None,
-                Step::Nothing => {}
+                Step::Back(_) | Step::Nothing => {}
             }
             let items: Vec<_> = fleet.iter().flatten().map(Shown::json).collect();
             writer.page(at(seconds), items.iter().map(String::as_str)).unwrap();
