@@ -23,7 +23,7 @@ drift: ## generated files are what the code generates; UPDATE_GOLDEN=1 writes th
 docs:
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 
-alerts: ## the alert rules are valid, each fires when it should, and none on a healthy install
+alerts: ## rules and dashboards are valid, each alert fires when it should, and none on a healthy install
 	testbed/alerts
 
 bench: ## release builds against ceilings in the same run; rows also in target/bench.json
