@@ -28,6 +28,7 @@ alerts: ## rules and dashboards are valid, each alert fires when it should, and 
 
 bench: ## release builds against ceilings in the same run; rows also in target/bench.json
 	cargo build --release --locked -p watchfire -p watchfire-benches
+	cargo run --release --locked -p watchfire-benches -- simulate
 	eval "$$(testbed/up)" && mkdir -p target && \
 	  cargo run --release --locked -p watchfire-benches -- sentinel --million --json target/bench.json && \
 	  cargo test --release --locked -p watchfire-delivery --test all rate -- --ignored --nocapture
