@@ -1,6 +1,7 @@
 //! `watchfire sentinel`: a process against a simulated API, with real subscribers.
 
 mod brokers;
+mod odd;
 mod restart;
 mod secrets;
 
