@@ -138,6 +138,36 @@ async fn health_and_metrics_share_a_listener_or_have_one_each() {
     assert_eq!(get(&format!("{}/readyz", two.metrics)).await.0, 404);
 }
 
+/// The operator's specification lists these; the service's names some of them, and no others.
+#[tokio::test]
+async fn metrics_have_the_names_types_and_labels_of_both_specifications() {
+    let (api, receiver) = (api(1).await, Receiver::start().await);
+    let selector = "resource_selector: [{label: region, value: us-east}]";
+    let sentinel = Setup::new(&api.url, selector, receiver.url()).start().await;
+    receiver.wait_for(1).await;
+    let (_, served) = get(&format!("{}/metrics", sentinel.metrics)).await;
+    for (name, kind, labels) in [
+        ("pending_resources", "gauge", &[][..]),
+        ("events_published_total", "counter", &[]),
+        ("resources_skipped_total", "counter", &["ready_state=\"ready\""]),
+        ("resources_skipped_total", "counter", &["ready_state=\"not_ready\""]),
+        ("reconcile_duration_seconds", "histogram", &[]),
+        ("api_errors_total", "counter", &["operation=\"fetch_resources\""]),
+        ("broker_errors_total", "counter", &["broker_type=\"http\""]),
+        ("config_reloads_total", "counter", &[]),
+    ] {
+        let name = format!("hyperfleet_sentinel_{name}");
+        assert!(served.contains(&format!("# TYPE {name} {kind}\n")), "{name} is no {kind}:\n{served}");
+        let sample = if kind == "histogram" { format!("{name}_bucket{{") } else { format!("{name}{{") };
+        let has = |line: &str| {
+            let mut labels = labels.iter().chain(&["shard=\"region=us-east\"", "resource_type=\"clusters\""]);
+            line.starts_with(&sample) && labels.all(|label| line.contains(label))
+        };
+        assert!(served.lines().any(has), "{name} {labels:?} is not in:\n{served}");
+    }
+    sentinel.stop().await;
+}
+
 #[tokio::test]
 async fn log_lines_are_json_with_the_fields_that_dashboards_know() {
     let (api, receiver) = (api(1).await, Receiver::start().await);
