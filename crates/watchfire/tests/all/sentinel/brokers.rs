@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use rustix::process::Signal;
 use serde_json::Value;
 use watchfire_simulator::{Dialect, Fault, FleetState, NewResource, Scope, Simulator, Times};
-use watchfire_testkit::{Consumer, Mode, Proxy, Rabbit, amqp_url, eventually, unique};
+use watchfire_testkit::{Consumer, Mode, Proxy, Rabbit, Subscription, amqp_url, eventually, pubsub_endpoint, unique};
 
 use crate::support::{Api, DEADLINE, Sentinel, Setup};
 
@@ -16,14 +16,44 @@ fn over(setup: Setup, url: &str, exchange: &str) -> Setup {
     setup.env("BROKER_TYPE", "rabbitmq").env("BROKER_URL", url).env("BROKER_EXCHANGE", exchange)
 }
 
+/// Where events arrive, as an adapter would get them.
+enum Queue {
+    RabbitMq(Consumer),
+    /// With the ids of the messages that came, since some come again.
+    PubSub(Subscription, HashSet<String>),
+}
+
+impl Queue {
+    /// The body of the next message, or `None` when none comes within `wait`.
+    async fn next(&mut self, wait: Duration) -> Option<Vec<u8>> {
+        match self {
+            Self::RabbitMq(consumer) => consumer.next(wait).await.map(|message| message.body),
+            Self::PubSub(subscription, known) => loop {
+                let message = subscription.next(wait).await?;
+                if known.insert(message.message_id) {
+                    return Some(message.data.to_vec());
+                }
+            },
+        }
+    }
+
+    async fn delete(self) {
+        match self {
+            Self::RabbitMq(consumer) => consumer.delete().await,
+            // The emulator forgets by itself.
+            Self::PubSub(..) => {}
+        }
+    }
+}
+
 /// What a queue got: the events by the resource that they are about.
 #[derive(Default)]
 struct Inbox(HashMap<String, Vec<Value>>);
 
 impl Inbox {
-    async fn take(&mut self, queue: &mut Consumer, count: usize) {
-        for message in queue.take(count).await {
-            self.add(&message.body);
+    async fn take(&mut self, queue: &mut Queue, count: usize) {
+        for _ in 0..count {
+            self.add(&queue.next(DEADLINE).await.expect("a message in time"));
         }
     }
 
@@ -38,17 +68,13 @@ impl Inbox {
     }
 }
 
-#[tokio::test]
-async fn a_stop_in_mid_cycle_over_rabbitmq_loses_nothing_and_repeats_under_the_same_ids() {
+async fn a_stop_in_mid_cycle_loses_nothing(mut queue: Queue, over: impl FnOnce(Setup) -> Setup) {
     const FLEET: usize = 3000;
-    let name = "a_stop_in_mid_cycle_over_rabbitmq_loses_nothing_and_repeats_under_the_same_ids";
-    let Some(url) = amqp_url(name) else { return };
     let fleet = Simulator::new(Dialect::Hyperfleet);
     fleet.seed("clusters", u32::try_from(FLEET).unwrap(), FleetState::Due).unwrap();
     fleet.faults().arm(Scope::Lists, Fault::Delay(Duration::from_millis(150)), Times::Always);
-    let (api, exchange) = (Api::serve(fleet).await, unique("stop"));
-    let mut queue = Rabbit::listen(&url, &exchange, "fanout", "").await;
-    let setup = over(Setup::new(&api.url, "", "http://nobody"), &url, &exchange);
+    let api = Api::serve(fleet).await;
+    let setup = over(Setup::new(&api.url, "", "http://nobody"));
 
     let mut sentinel = setup.start().await;
     let mut inbox = Inbox::default();
@@ -78,6 +104,26 @@ async fn a_stop_in_mid_cycle_over_rabbitmq_loses_nothing_and_repeats_under_the_s
 }
 
 #[tokio::test]
+async fn a_stop_in_mid_cycle_over_rabbitmq_loses_nothing_and_repeats_under_the_same_ids() {
+    let name = "a_stop_in_mid_cycle_over_rabbitmq_loses_nothing_and_repeats_under_the_same_ids";
+    let (Some(url), exchange) = (amqp_url(name), unique("stop")) else { return };
+    let queue = Queue::RabbitMq(Rabbit::listen(&url, &exchange, "fanout", "").await);
+    a_stop_in_mid_cycle_loses_nothing(queue, |setup| over(setup, &url, &exchange)).await;
+}
+
+#[tokio::test]
+async fn a_stop_in_mid_cycle_over_pubsub_loses_nothing_and_repeats_under_the_same_ids() {
+    let name = "a_stop_in_mid_cycle_over_pubsub_loses_nothing_and_repeats_under_the_same_ids";
+    let (Some(endpoint), topic) = (pubsub_endpoint(name), unique("stop")) else { return };
+    let queue = Queue::PubSub(Subscription::create(&endpoint, "watchfire", &topic).await, HashSet::new());
+    let over = |setup: Setup| {
+        let setup = setup.env("BROKER_TYPE", "pubsub").env("PUBSUB_EMULATOR_HOST", &endpoint);
+        setup.env("BROKER_PROJECT_ID", "watchfire").env("BROKER_TOPIC", &topic)
+    };
+    a_stop_in_mid_cycle_loses_nothing(queue, over).await;
+}
+
+#[tokio::test]
 async fn two_processes_share_an_exchange_and_each_publishes_its_own_at_its_own_pace() {
     let name = "two_processes_share_an_exchange_and_each_publishes_its_own_at_its_own_pace";
     let Some(url) = amqp_url(name) else { return };
@@ -90,7 +136,7 @@ async fn two_processes_share_an_exchange_and_each_publishes_its_own_at_its_own_p
     }
     fleet.create("clusters", NewResource::named("nobodys").label("region", "eu-west")).unwrap();
     let (api, exchange) = (Api::serve(fleet).await, unique("two"));
-    let mut queue = Rabbit::listen(&url, &exchange, "fanout", "").await;
+    let mut queue = Queue::RabbitMq(Rabbit::listen(&url, &exchange, "fanout", "").await);
     let ages = [("us-east", 1), ("us-west", 3)];
     let start = async |(region, seconds): (&str, i64)| -> Sentinel {
         let config = format!(
@@ -133,7 +179,7 @@ async fn memory_stays_flat_while_the_broker_is_away_and_everything_goes_out_once
     let fleet = Simulator::new(Dialect::Hyperfleet);
     fleet.seed("clusters", u32::try_from(FLEET).unwrap(), FleetState::Due).unwrap();
     let (api, exchange) = (Api::serve(fleet).await, unique("away"));
-    let mut queue = Rabbit::listen(&url, &exchange, "fanout", "").await;
+    let mut queue = Queue::RabbitMq(Rabbit::listen(&url, &exchange, "fanout", "").await);
     let (credentials, rest) = url.trim_start_matches("amqp://").rsplit_once('@').expect("credentials");
     let (address, vhost) = rest.split_once('/').expect("a virtual host");
     let address = tokio::net::lookup_host(address).await.unwrap().find(std::net::SocketAddr::is_ipv4).unwrap();
