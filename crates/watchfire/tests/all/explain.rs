@@ -2,8 +2,10 @@
 
 use std::process::Output;
 
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use watchfire_simulator::{Dialect, Fault, NewResource, Patch, Scope, Simulator, Times};
+use watchfire_runtime::clock;
+use watchfire_simulator::{Dialect, Fault, NewReport, NewResource, Patch, Scope, Simulator, Status, Times};
 use watchfire_testkit::{Answer, Receiver, eventually};
 
 use crate::support::{Api, DEADLINE, Process, Sentinel, Setup, command, get, run, text};
@@ -55,6 +57,9 @@ async fn a_running_sentinel_knows_what_became_of_the_last_event() {
     assert_eq!(answer["inputs"]["published"]["attempts"], 1);
     assert_eq!(answer["selector"][0], json!({"requirement": "region=east", "value": "east", "holds": true}));
     assert!(!answer.to_string().contains("s3cret-token"));
+    let time = |value: &Value| value.as_str().expect("a time").parse::<Timestamp>().expect("a time");
+    let due = time(&answer["last_event"]["at"]) + SignedDuration::from_secs(10);
+    assert_eq!(time(&answer["decision"]["due"]), due, "{answer}");
 
     // For people: the verdict first.
     let output = run(&["sentinel", "explain", &id, "--server", &sentinel.health], &[]).await;
@@ -64,7 +69,8 @@ async fn a_running_sentinel_knows_what_became_of_the_last_event() {
         said.lines().next().unwrap().starts_with(&format!("Cluster {id}: no event is due: event published")),
         "{said}"
     );
-    println!("{said}");
+    let next = said.lines().next().unwrap().split_once("; the next is in ").expect("when the next one is").1;
+    assert!(next.contains(&format!("s, at {due:.0}, unless the resource changes")), "{said}");
     for part in [
         "last event",
         "confirmed",
@@ -84,6 +90,26 @@ async fn a_running_sentinel_knows_what_became_of_the_last_event() {
     assert_eq!(output.status.code(), Some(1));
     assert!(said.contains("deleted for good, no event will follow") && said.contains("confirmed"), "{said}");
     assert_eq!(get(&format!("{}/sentinel/explain/{id}", sentinel.health)).await.0, 404);
+    sentinel.stop().await;
+}
+
+#[tokio::test]
+async fn the_adapter_that_leaves_our_last_event_without_a_report_is_named() {
+    let Scene { api, receiver, setup, id } = scene("").await;
+    for (adapter, ago) in [("validation", 0), ("dns", 90)] {
+        let at = clock::now() - SignedDuration::from_secs(ago);
+        api.fleet.report_at("clusters", &id, NewReport::new(adapter, 1, Status::False, at), at).unwrap();
+    }
+    let sentinel = setup.start().await;
+    receiver.wait_for(1).await;
+    let published = async || live(&sentinel, &id).await["last_event"].is_object().then_some(());
+    eventually(DEADLINE, "an outcome", published).await;
+    let output = run(&["sentinel", "explain", &id, "--server", &sentinel.health], &[]).await;
+    let said = text(&output.stdout);
+    let adapter =
+        |name: &str| said.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{name}: {said}"));
+    assert!(adapter("dns: saw generation 1").ends_with("; silent since our last event"), "{said}");
+    assert!(!adapter("validation: saw generation 1").contains("silent"), "{said}");
     sentinel.stop().await;
 }
 
