@@ -286,12 +286,17 @@ async fn fill(due: &mut mpsc::Receiver<Due>, window: &mut Vec<Due>, size: usize)
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+    use futures_util::future::BoxFuture;
+    use prometheus_client::registry::Registry;
     use serde_json::value::RawValue;
     use watchfire_delivery::event::Attributes;
+    use watchfire_runtime::health::Health;
 
     use super::*;
     use crate::adapters::Set;
     use crate::decision::Reason;
+    use crate::metrics::{Families, Shard};
 
     fn due(id: usize) -> Due {
         let attributes = Attributes {
@@ -331,6 +336,52 @@ mod tests {
         let ((), (gathered, took)) = tokio::join!(later, gathered);
         assert_eq!(gathered, 2);
         assert!((LINGER..2 * LINGER).contains(&took), "{took:?}");
+    }
+
+    /// Refuses every event for the moment, and notes when it was asked.
+    #[derive(Default)]
+    struct Busy(Mutex<Vec<Instant>>);
+
+    impl EventSink for Busy {
+        fn kind(&self) -> &'static str {
+            "busy"
+        }
+
+        fn publish_all<'a>(&'a self, events: &'a [CloudEvent]) -> BoxFuture<'a, Vec<Result<(), sink::Error>>> {
+            self.0.lock().unwrap().push(Instant::now());
+            let refusal = |_| Err(sink::Error::Timeout { target: "busy".to_owned(), after: Duration::ZERO });
+            async move { events.iter().map(refusal).collect() }.boxed()
+        }
+
+        fn check(&self) -> BoxFuture<'_, Result<(), sink::Error>> {
+            async { Ok(()) }.boxed()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_attempt_waits_twice_as_long_as_the_one_before() {
+        let shard = Shard {
+            resource_type: "clusters".to_owned(),
+            resource_selector: "all".to_owned(),
+            shard: "all".to_owned(),
+        };
+        let metrics = Families::register(&mut Registry::default()).of(&shard, "busy", "topic".to_owned());
+        let (sink, health) = (Arc::new(Busy::default()), Health::new());
+        let publisher = Publisher::new(Arc::clone(&sink) as Arc<dyn EventSink>, metrics, None);
+        let (sender, receiver) = mpsc::channel(1);
+        sender.send(due(0)).await.unwrap();
+        drop(sender);
+        let (broker, heartbeat) = (health.dependency("broker"), health.heartbeat("poll", Duration::MAX));
+        let outcome = publisher.run(receiver, &broker, &heartbeat, &CancellationToken::new(), |_, _, _, _| {}).await;
+        assert_eq!((outcome.published, outcome.failed), (0, 1));
+        let asked = sink.0.lock().unwrap().clone();
+        let pauses: Vec<_> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert_eq!(pauses.len(), 3, "{pauses:?}");
+        for (pause, pure) in pauses.iter().zip([200, 400, 800]) {
+            // A tenth of it is jitter; the timer is a millisecond wide.
+            let (least, most) = (Duration::from_millis(pure * 9 / 10), Duration::from_millis(pure * 11 / 10 + 1));
+            assert!((least..=most).contains(pause), "{pauses:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
