@@ -25,7 +25,7 @@ async fn the_demo_makes_everything_ready_tells_its_story_and_ends_well() {
         let found = story.lines().find(|line| parts.iter().all(|part| line.contains(part)));
         at(found.unwrap_or_else(|| panic!("{parts:?} not in:\n{story}")))
     };
-    first(&["  event  ", "com.redhat.hyperfleet.cluster.reconcile"]);
+    assert!(first(&["  event  ", "com.redhat.hyperfleet.cluster.reconcile"]) < 2.0, "a first result at once:\n{story}");
     first(&["  event  ", "com.redhat.hyperfleet.nodepool.reconcile"]);
     assert!(first(&["report", "dns False"]) < first(&["READY", "cluster/"]), "dns waits for validation:\n{story}");
     first(&["report", "validation True"]);
