@@ -82,6 +82,30 @@ fn what_was_listed_is_what_is_read_in_the_order_of_the_list() {
 }
 
 #[test]
+fn a_poll_in_which_nothing_changed_takes_next_to_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = writer(folder.path(), 1 << 30);
+    // More than the compression remembers, and nothing that it could compress.
+    let mut noise = 1_u64;
+    let items: Vec<_> = (0..1000)
+        .map(|id| {
+            let words = std::iter::repeat_with(|| {
+                noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                format!("{noise:x}")
+            });
+            format!(r#"{{"id":"{id}","spec":"{}"}}"#, words.take(8).collect::<String>())
+        })
+        .collect();
+    let pages: Vec<_> = items.chunks(100).collect();
+    let size = || writer::segments(folder.path()).unwrap().iter().map(|(_, size)| size).sum::<u64>();
+    record(&mut writer, 0, &pages);
+    let first = size();
+    (1..=10).for_each(|poll| record(&mut writer, poll * 5, &pages));
+    let unchanged = (size() - first) / 10;
+    assert!(unchanged < 1024, "{unchanged} bytes for a poll of 1,000 resources, {first} for the first one");
+}
+
+#[test]
 fn what_has_no_id_and_what_nobody_reads_is_left_out() {
     let folder = tempfile::tempdir().unwrap();
     let kept = Kept::read_by(&config("message_data:\n  name: .name\n"));
