@@ -8,9 +8,6 @@ use std::path::{Path, PathBuf};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use watchfire_runtime::duration::GoDuration;
 
-/// What `watchfire version` prints.
-pub(crate) const VERSION: &str = concat!("watchfire ", env!("CARGO_PKG_VERSION"));
-
 /// Where today's image has the sentinel's file.
 const CONFIG: &str = "/etc/hyperfleet/config.yaml";
 
@@ -357,9 +354,22 @@ pub(crate) fn completions(shell: clap_complete::Shell) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
+/// Renders what `watchfire version` prints.
+pub(crate) fn version(format: Format) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    match format {
+        Format::Text => format!("watchfire {version}"),
+        Format::Json => serde_json::json!({"version": version}).to_string(),
+    }
+}
+
 /// Reads a command line as today's image writes it, too: flags without a command, and a program called `sentinel`, mean
-/// `serve`.
-pub(crate) fn arguments(given: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+/// `serve`. What is wrong with it, or the help that it asks for, is the error.
+pub(crate) fn parse(given: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from(arguments(given))
+}
+
+fn arguments(given: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments: Vec<_> = given.into_iter().collect();
     let program = arguments.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
     let serves = match arguments.get(1).map(|first| first.to_string_lossy()) {
@@ -404,10 +414,7 @@ mod tests {
 
     #[test]
     fn the_command_lines_of_todays_image_mean_serve() {
-        let read = |line: &str| {
-            let words = arguments(line.split(' ').map(OsString::from));
-            Cli::try_parse_from(words).map(|cli| cli.command)
-        };
+        let read = |line: &str| parse(line.split(' ').map(OsString::from)).map(|cli| cli.command);
         for line in [
             "/app/sentinel serve --config=/etc/sentinel/config.yaml",
             "/app/sentinel --config=/etc/sentinel/config.yaml",

@@ -63,6 +63,11 @@ pub(crate) fn note_aside(note: &str) {
     let _unheard = writeln!(io::stderr().lock(), "watchfire: {note}");
 }
 
+/// Tells that nobody is trusted: what needs no TLS works all the same.
+pub(crate) fn without_authorities(error: io::Error) {
+    note_aside(&format!("{:#}", anyhow::Error::from(error).context("find authorities to trust")));
+}
+
 /// What the first cause that knows says can be done about it.
 fn hint(error: &anyhow::Error) -> Option<&'static str> {
     error.chain().find_map(|cause| {

@@ -10,20 +10,16 @@ mod sentinel;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use cli::{Cli, Command, Format};
-use failure::{Failure, note_aside, say};
-use watchfire_runtime::roots;
+use cli::Command;
+use failure::{Failure, say};
 
 /// A sentinel makes and drops a few dozen small strings per event, a third of its time with the system's allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let told = |error| note_aside(&format!("find authorities to trust: {error}"));
-    roots::ensure().unwrap_or_else(told);
-    match Cli::try_parse_from(cli::arguments(std::env::args_os())) {
+    watchfire_runtime::roots::ensure().unwrap_or_else(failure::without_authorities);
+    match cli::parse(std::env::args_os()) {
         Ok(cli) => run(cli.command).map_or_else(|failure| failure.complain(), |()| ExitCode::SUCCESS),
         Err(error) => failure::usage(&error),
     }
@@ -39,9 +35,6 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Config { command } => config::run(&command),
         Command::Outbox { store, command } => outbox::run(&store, &command),
         Command::Completions { shell } => say(&cli::completions(shell)),
-        Command::Version(output) => say(&match output.format {
-            Format::Text => cli::VERSION.to_owned(),
-            Format::Json => serde_json::json!({"version": env!("CARGO_PKG_VERSION")}).to_string(),
-        }),
+        Command::Version(output) => say(&cli::version(output.format)),
     }
 }
