@@ -17,11 +17,6 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Whether clocks can be set here.
-    pub(crate) fn is_here() -> bool {
-        library().is_some()
-    }
-
     /// Finds the library, and sets the clock right.
     pub(crate) fn find(folder: &Path) -> Option<Self> {
         let clock = Self { library: library()?, file: folder.join("clock") };

@@ -137,10 +137,12 @@ impl Plan {
     pub(crate) fn has_clocks_that_differ(&self) -> bool {
         let ahead = |knobs: &Knobs| knobs.clock_offset.is_positive();
         let changed = |step: &Step<Change>| matches!(&step.what, Change::Adapter(_, knobs) if ahead(knobs));
-        let stepped = |step: &Step<ProcessFault>| matches!(step.what, ProcessFault::Clock(_));
-        self.adapters.iter().any(|(_, knobs)| ahead(knobs))
-            || self.fleet.iter().any(changed)
-            || self.process.iter().any(stepped)
+        self.adapters.iter().any(|(_, knobs)| ahead(knobs)) || self.fleet.iter().any(changed) || self.sets_the_clock()
+    }
+
+    /// Whether the process's clock is set.
+    pub(crate) fn sets_the_clock(&self) -> bool {
+        self.process.iter().any(|step| matches!(step.what, ProcessFault::Clock(_)))
     }
 
     /// Draws the plan of a seed. Even seeds run on RabbitMQ, odd ones on Pub/Sub.

@@ -16,7 +16,7 @@ use watchfire_simulator::{
     self as simulator, Adapter, AdapterConfig, Deleted, Dialect, Fault, FaultBody, Knobs, NewResource, Patch, Scope,
     Server, Simulator, Times,
 };
-use watchfire_testkit::{Mode, Proxy, unique};
+use watchfire_testkit::{Mode, Proxy, missing, unique};
 
 use crate::child::{Launch, Outcome, Process, Said};
 use crate::clock::Clock;
@@ -116,6 +116,9 @@ pub(crate) async fn run(plan: &Plan, far: &mut Far, binary: &Path) -> anyhow::Re
     tasks.spawn(async { drop(serving.await) });
 
     let clock = Clock::find(folder.path());
+    if clock.is_none() && plan.sets_the_clock() {
+        missing(&format!("the clock's steps in round {}", plan.seed), "libfaketime", "`apt-get install libfaketime`");
+    }
     let mut env = far.env(&topic, link.address());
     env.extend(clock.iter().flat_map(Clock::env));
     let launch = launch(plan, binary, folder.path(), api.address(), env)?;
