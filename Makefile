@@ -5,7 +5,7 @@ ROUNDS ?= 5
 JOBS ?= 1
 SECONDS ?= 30
 
-.PHONY: test fmt lint drift docs bench alerts chaos fuzz
+.PHONY: test fmt lint drift docs bench alerts chaos soak fuzz
 
 test: ## starts the real services it can get, runs every test, and names what was skipped
 	testbed/test
@@ -35,6 +35,9 @@ bench: ## release builds against ceilings in the same run; rows also in target/b
 
 chaos: ## the sentinel through rounds of faults, each from its seed; ROUNDS=200 JOBS=4 for the long one
 	testbed/chaos --seed $(SEED) --rounds $(ROUNDS) --jobs $(JOBS)
+
+soak: ## what takes minutes, and nobody waits for otherwise
+	eval "$$(testbed/up)" && cargo test --locked -p watchfire-sentinel --test all two_minutes -- --ignored --nocapture
 
 fuzz: ## each fuzz target for SECONDS; needs a nightly toolchain
 	testbed/fuzz $(SECONDS)

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use serde_json::Value;
 use watchfire_delivery::sink::pubsub::PubSub;
 use watchfire_delivery::{CloudEvent, EventSink, sink};
 use watchfire_sentinel::config::broker::BrokerConfig;
@@ -14,7 +15,7 @@ use watchfire_simulator::{Dialect, FleetState, NewResource};
 use watchfire_testkit::{Mode, Proxy, Rabbit, Subscription, eventually, private_broker, private_emulator};
 
 use crate::far::{self, Far};
-use crate::support::{Api, Bench, Live, Memory, data, minimal};
+use crate::support::{Api, Bench, Live, Memory, minimal};
 
 /// Starting a broker on a machine whose cores are all busy.
 const STEP: Duration = Duration::from_mins(2);
@@ -145,7 +146,7 @@ async fn rabbitmq_killed_and_restarted_under_load_loses_nothing_and_repeats_only
     let mut times: HashMap<String, usize> = HashMap::new();
     let mut resources = HashSet::new();
     for message in &messages {
-        let event: serde_json::Value = serde_json::from_slice(&message.body).unwrap();
+        let event: Value = serde_json::from_slice(&message.body).unwrap();
         resources.insert(event["data"]["id"].as_str().unwrap().to_owned());
         *times.entry(event["id"].as_str().unwrap().to_owned()).or_default() += 1;
     }
@@ -258,21 +259,24 @@ async fn endure(live: &Live, outage: Duration) {
     .await;
 }
 
-/// Down at start, up, down for a while, up again: one process throughout.
-async fn an_api_away_for(outage: Duration) {
+/// Down at start, up, down for a while, up again: one process throughout. `arrived` gives the events that came so far.
+async fn an_api_away_for(outage: Duration, sink: Arc<dyn EventSink>, arrived: impl Fn() -> Vec<Value>) {
     let (address, fleet) = Api::start(Dialect::Hyperfleet).await.stop().await;
     let first = fleet.create("clusters", NewResource::named("alpha")).unwrap().id;
-    let memory = Arc::new(Memory::default());
     let config = format!("{}poll_interval: 200ms\n", minimal(&format!("http://{address}")));
-    let live = Bench::new(&config, Arc::clone(&memory) as Arc<dyn EventSink>).run();
+    let live = Bench::new(&config, sink).run();
+    let comes = async |id: &str| {
+        let about = || arrived().iter().any(|event| event["data"]["id"] == id);
+        eventually(STEP, "its event comes", async || about().then_some(())).await;
+    };
     endure(&live, outage).await;
-    assert!(memory.events().is_empty());
+    assert!(arrived().is_empty());
 
     let api = Api::serve_at(address, fleet).await;
     live.recovers().await;
     let last = "hyperfleet_sentinel_last_successful_poll_timestamp_seconds";
     eventually(STEP, "a cycle succeeds", async || (live.metric(last, &[]) > Some(1e9)).then_some(())).await;
-    assert_eq!(data(&memory.events()[0])["id"], first);
+    comes(&first).await;
 
     let (address, fleet) = api.stop().await;
     let second = fleet.create("clusters", NewResource::named("beta")).unwrap().id;
@@ -284,24 +288,29 @@ async fn an_api_away_for(outage: Duration) {
 
     let _api = Api::serve_at(address, fleet).await;
     live.recovers().await;
-    eventually(STEP, "the second goes out", async || {
-        memory.events().iter().any(|event| data(event)["id"] == second).then_some(())
-    })
-    .await;
-    // An outage longer than a max age makes the first due again, for a reason of its own.
-    let ids: HashSet<_> = memory.events().iter().map(|event| event.id().to_owned()).collect();
-    assert_eq!(ids.len(), memory.events().len(), "no event twice");
+    comes(&second).await;
     live.stop().await;
+    // An outage longer than a max age makes the first due again, for a reason of its own.
+    let events = arrived();
+    let ids: HashSet<_> = events.iter().map(|event| event["id"].to_string()).collect();
+    assert_eq!(ids.len(), events.len(), "no event twice");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_api_that_is_down_at_start_and_for_a_while_is_endured_without_a_restart() {
-    an_api_away_for(Duration::from_millis(1500)).await;
+    let memory = Arc::new(Memory::default());
+    let read = |event: &CloudEvent| serde_json::from_slice(event.body()).unwrap();
+    let arrived = || memory.events().iter().map(read).collect();
+    an_api_away_for(Duration::from_millis(1500), Arc::clone(&memory) as Arc<dyn EventSink>, arrived).await;
 }
 
-/// The whole two minutes, twice.
+/// The whole two minutes, twice, over RabbitMQ.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes five minutes; the same over seconds runs each time"]
 async fn an_api_that_is_down_for_two_minutes_is_endured_without_a_restart() {
-    an_api_away_for(Duration::from_mins(2)).await;
+    let Some(far) = Far::rabbitmq("an_api_that_is_down_for_two_minutes_is_endured_without_a_restart") else { return };
+    let inbox = far.listen().await;
+    let arrived = || inbox.all().into_iter().map(|arrived| arrived.event).collect();
+    an_api_away_for(Duration::from_mins(2), far.sink(), arrived).await;
+    far.clean().await;
 }
