@@ -230,10 +230,14 @@ impl PubSub {
 
     /// Why the event cannot be sent at all, if so.
     fn oversized(&self, event: &CloudEvent) -> Option<Error> {
-        let (id, body) = (event.id().len(), event.body().len());
-        let too_large = |target, size, limit| (size > limit).then_some(Error::TooLarge { target, size, limit });
-        too_large(format!("attribute {UUID_ATTRIBUTE} of {}", self.config.target()), id, MAX_ATTRIBUTE)
-            .or_else(|| too_large(self.config.target(), body, MAX_BODY))
+        let too_large = |target, size, limit| Some(Error::TooLarge { target, size, limit });
+        match (event.id().len(), event.body().len()) {
+            (id, _) if id > MAX_ATTRIBUTE => {
+                too_large(format!("attribute {UUID_ATTRIBUTE} of {}", self.config.target()), id, MAX_ATTRIBUTE)
+            }
+            (_, body) if body > MAX_BODY => too_large(self.config.target(), body, MAX_BODY),
+            _ => None,
+        }
     }
 
     /// Says what a failure means for the event that got it, and what to do about it.
