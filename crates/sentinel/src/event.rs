@@ -3,6 +3,8 @@
 //! The id is derived, not drawn: the same cause gives the same id, in the next cycle and after a restart. `time` is
 //! when the resource became due, not when somebody got round to it.
 
+use std::fmt;
+
 use jiff::Timestamp;
 use serde_json::value::RawValue;
 use uuid::Uuid;
@@ -42,11 +44,19 @@ pub fn reconcile(
 
 /// The id of the event for a decision.
 pub fn id_of(resource: &Resource<'_>, decision: &Decision) -> String {
-    let generation = resource.generation.map(|generation| generation.to_string()).unwrap_or_default();
-    let since = decision.since.map(|since| since.to_string()).unwrap_or_default();
+    let (generation, since) = (OrNothing(resource.generation), OrNothing(decision.since));
     // None of the parts can hold a line break but the id, and that one stands last.
     let cause = format!("{SOURCE}\n{generation}\n{}\n{since}\n{}", decision.reason.cause().as_str(), resource.id);
     Uuid::new_v5(&Uuid::NAMESPACE_OID, cause.as_bytes()).to_string()
+}
+
+/// Writes nothing where there is nothing.
+struct OrNothing<T>(Option<T>);
+
+impl<T: fmt::Display> fmt::Display for OrNothing<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_ref().map_or(Ok(()), |it| it.fmt(f))
+    }
 }
 
 fn is_name(kind: &str) -> bool {
