@@ -42,17 +42,24 @@ pub(super) struct Lines<W> {
     component: String,
     version: String,
     hostname: String,
+    /// The same in JSON, as they stand in every line.
+    origin: Vec<u8>,
     writer: W,
 }
 
 impl<W> Lines<W> {
     pub(super) fn new(config: &LogConfig, hostname: String, writer: W) -> Self {
         let LogConfig { component, version, format, .. } = config.clone();
-        Self { format, component, version, hostname, writer }
+        let mut origin = Vec::new();
+        for (name, value) in [("component", &component), ("version", &version), ("hostname", &hostname)] {
+            json_name(&mut origin, name);
+            json(&mut origin, value);
+        }
+        Self { format, component, version, hostname, origin, writer }
     }
 
     fn render(&self, event: &Event<'_>, fields: &Fields) -> Vec<u8> {
-        let mut line = Vec::with_capacity(256 + fields.rendered.len());
+        let mut line = Vec::with_capacity(384 + fields.rendered.len());
         let timestamp = crate::clock::now();
         let level = event.metadata().level().as_str();
         let Self { component, version, hostname, .. } = self;
@@ -62,12 +69,9 @@ impl<W> Lines<W> {
             LogFormat::Json => {
                 write!(line, r#"{{"timestamp":"{timestamp:.6}","level":""#).ok();
                 line.extend(level.bytes().map(|letter| letter.to_ascii_lowercase()));
-                line.push(b'"');
-                let head: [&str; 4] = [message, component, version, hostname];
-                for ((name, _), value) in HEAD.iter().skip(2).zip(head) {
-                    json_name(&mut line, name);
-                    json(&mut line, value);
-                }
+                line.extend_from_slice(br#"","message":"#);
+                json(&mut line, message);
+                line.extend_from_slice(&self.origin);
                 for (name, value) in fields.iter() {
                     json_name(&mut line, name);
                     line.extend_from_slice(value);
