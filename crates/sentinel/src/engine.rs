@@ -1,7 +1,8 @@
-//! From an item of a list to a verdict: read, select, decide, build its event.
+//! From an item of a list to a verdict: read, select, decide; and from what is due to its event.
 //!
 //! The service takes items as the API lists them, a simulation as they were recorded; both through [`Engine::take`]. It
-//! asks no clock and no API: `now` is an argument, and what came of earlier events is in the ledger.
+//! asks no clock and no API: `now` is an argument, and what came of earlier events is in the ledger. Only the service
+//! builds events: which there are, and their ids, is known without.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +23,7 @@ use crate::metrics::Metrics;
 use crate::notices::{Kind, Notices};
 use crate::partial;
 use crate::payload::Omitted;
+use crate::publish::Settled;
 use crate::resource::{Resource, parse_updated};
 use crate::trace::{self, TraceResources};
 
@@ -48,11 +50,20 @@ pub(crate) struct Engine {
 pub(crate) struct Ledger(Arc<Mutex<InFlight>>);
 
 /// What becomes of an item.
-pub(crate) enum Verdict {
+pub(crate) enum Verdict<'a> {
     Unreadable,
     NotSelected,
     Skipped { decision: Decision, generation: Option<i64>, ready: bool },
-    Due(Box<Due>),
+    Due(Cause<'a>),
+}
+
+/// Why an event is due.
+pub(crate) struct Cause<'a> {
+    item: &'a str,
+    resource: Resource<'a>,
+    decision: Decision,
+    silent: Set,
+    now: Timestamp,
 }
 
 /// An event on its way from the decision to the broker.
@@ -101,6 +112,13 @@ pub(crate) fn answer(config: &SentinelConfig, says: bool) -> Answer {
     }
 }
 
+impl Cause<'_> {
+    /// The id of the event.
+    pub(crate) fn event(&self) -> String {
+        event::id_of(&self.resource, &self.decision)
+    }
+}
+
 impl Ledger {
     fn new(config: &SentinelConfig) -> Self {
         // An event that is due by its max age must keep its id while the broker stays away, hence the double.
@@ -111,6 +129,14 @@ impl Ledger {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, InFlight> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers which of them are confirmed.
+    pub(crate) fn confirm_all(&self, settled: &[Settled]) {
+        let mut in_flight = self.lock();
+        for Settled { due: Due { about, .. }, at, .. } in settled.iter().filter(|settled| settled.refused.is_none()) {
+            in_flight.confirm(&about.id, about.generation, about.silent, *at);
+        }
     }
 
     /// Remembers a confirmed event.
@@ -139,8 +165,8 @@ impl Engine {
         self.ledger = Ledger::new(&self.config);
     }
 
-    /// Decides on one item, and builds its event if it is due.
-    pub(crate) fn take(&mut self, item: &str, now: Timestamp) -> Verdict {
+    /// Decides on one item.
+    pub(crate) fn take<'a>(&mut self, item: &'a str, now: Timestamp) -> Verdict<'a> {
         let resource = match Resource::parse(item) {
             Ok(resource) => resource,
             Err(error) => {
@@ -168,8 +194,7 @@ impl Engine {
         }
         let published = published.filter(|ours| ours.generation == resource.generation);
         let silent = self.silent(item, &resource.id, published, now);
-        self.build(item, &resource, &decision, silent, now)
-            .map_or(Verdict::Unreadable, |due| Verdict::Due(Box::new(due)))
+        Verdict::Due(Cause { item, resource, decision, silent, now })
     }
 
     /// How it is decided on this resource: where an expression decides, by what it says.
@@ -232,14 +257,9 @@ impl Engine {
         }
     }
 
-    fn build(
-        &mut self,
-        item: &str,
-        resource: &Resource<'_>,
-        decision: &Decision,
-        silent: Set,
-        now: Timestamp,
-    ) -> Option<Due> {
+    /// Builds the event.
+    pub(crate) fn build(&mut self, cause: &Cause<'_>) -> Option<Due> {
+        let Cause { item, resource, decision, now, .. } = cause;
         // It was read a moment ago, but as a view, which skips most of what a payload may want.
         let value = match partial::read(item, self.payload_fields.as_ref()) {
             Ok(value) => value,
@@ -252,7 +272,7 @@ impl Engine {
             }
         };
         let built =
-            self.config.payload.build(Facts { resource: &value, view: resource, now }, decision.reason.as_str());
+            self.config.payload.build(Facts { resource: &value, view: resource, now: *now }, decision.reason.as_str());
         let failed = built.omitted.iter().filter(|omitted| omitted.failure.is_some()).count();
         let missing = built.missing.len() + built.omitted.len() - failed;
         self.metrics.fields(missing, built.errors.len() + failed);
@@ -271,11 +291,19 @@ impl Engine {
             }
         }
         let resource_type = &self.config.api.resource_type;
-        let event = event::reconcile(resource, decision, built.data, resource_type, now);
-        let id = resource.id.clone().into_owned();
-        let changed = self.first_of_spec(item, decision);
-        let about = About { reason: decision.reason, id, generation: resource.generation, silent, changed };
-        Some(Due { event, about })
+        let event = event::reconcile(resource, decision, built.data, resource_type, *now);
+        Some(Due { event, about: self.about(cause) })
+    }
+
+    /// What the event is about.
+    pub(crate) fn about(&self, cause: &Cause<'_>) -> About {
+        About {
+            reason: cause.decision.reason,
+            id: cause.resource.id.clone().into_owned(),
+            generation: cause.resource.generation,
+            silent: cause.silent,
+            changed: self.first_of_spec(cause.item, &cause.decision),
+        }
     }
 
     /// When the spec was changed that this event is the first of, if this process saw it happen.

@@ -22,12 +22,13 @@ use watchfire_runtime::clock;
 use watchfire_runtime::health::{Dependency, Heartbeat};
 
 use crate::ceiling::Ceiling;
+use crate::decision::Reason;
 use crate::engine::{About, Due};
 use crate::metrics::Metrics;
 use crate::trace::{self, Destination};
 
-/// Events published together: what the brokers' own windows hold.
-pub(crate) const WINDOW: usize = 1000;
+/// Events published together, a few windows of the broker: between two of ours it has nothing to do.
+pub(crate) const WINDOW: usize = 4000;
 
 /// How long an event waits for the rest of its window: a small one costs the broker a round trip like a full one. Long
 /// enough for the next pages to come in, which take milliseconds, and nothing against a poll interval of seconds.
@@ -62,6 +63,15 @@ pub(crate) struct Publisher {
     state: Arc<Mutex<Option<&'static str>>>,
     /// Whether a single event's refusal has been told.
     refused: Arc<AtomicBool>,
+}
+
+/// An event of which it is known what became of it, for this cycle.
+pub(crate) struct Settled {
+    pub(crate) due: Due,
+    /// When that was known.
+    pub(crate) at: Timestamp,
+    /// Why the broker did not take it; nothing if it confirmed.
+    pub(crate) refused: Option<String>,
 }
 
 /// What one attempt at a window came to.
@@ -110,15 +120,15 @@ impl Publisher {
         }
     }
 
-    /// Publishes until the channel closes; `settled` hears of each event that it is confirmed, or why it is given up for
-    /// this cycle. Told to stop, it finishes the window in hand and leaves the rest to the next start.
+    /// Publishes until the channel closes; `settled` hears of each event, with others, that it is confirmed, or why it is
+    /// given up for this cycle. Told to stop, it finishes the window in hand and leaves the rest to the next start.
     pub(crate) async fn run(
         &self,
         mut due: mpsc::Receiver<Due>,
         broker: &Dependency,
         heartbeat: &Heartbeat,
         token: &CancellationToken,
-        mut settled: impl FnMut(&CloudEvent, &About, Timestamp, Option<String>),
+        mut settled: impl FnMut(Vec<Settled>),
     ) -> Outcome {
         let mut outcome = Outcome::default();
         let (mut down, mut refused) = (false, None);
@@ -135,10 +145,10 @@ impl Publisher {
                 break;
             }
             if down {
-                for Due { event, about } in window.drain(..) {
-                    settled(&event, &about, clock::now(), Some(NOT_TRIED.to_owned()));
-                    self.give_up(&mut outcome);
-                }
+                let at = clock::now();
+                self.give_up(&mut outcome, window.len());
+                let untried = |due: Due| Settled { due, at, refused: Some(NOT_TRIED.to_owned()) };
+                settled(window.drain(..).map(untried).collect());
                 continue;
             }
             down = true;
@@ -157,7 +167,8 @@ impl Publisher {
                 self.metrics.window(begun.elapsed());
                 let last = attempt + 1 == ATTEMPTS || token.is_cancelled();
                 let results = events.into_iter().zip(abouts).zip(results);
-                let round = span.in_scope(|| self.settle(results, last, &mut window, &mut outcome, &mut settled));
+                let (round, done) = span.in_scope(|| self.settle(results, last, &mut window, &mut outcome));
+                settled(done);
                 if let Some(error) = &round.told {
                     trace::failed(&span, error.kind(), error);
                 }
@@ -191,25 +202,26 @@ impl Publisher {
     /// Settles each event of a window by its own result; what is to be tried again goes back into it.
     fn settle(
         &self,
-        results: impl Iterator<Item = ((CloudEvent, About), Result<(), sink::Error>)>,
+        results: impl ExactSizeIterator<Item = ((CloudEvent, About), Result<(), sink::Error>)>,
         last: bool,
         window: &mut Vec<Due>,
         outcome: &mut Outcome,
-        settled: &mut impl FnMut(&CloudEvent, &About, Timestamp, Option<String>),
-    ) -> Round {
+    ) -> (Round, Vec<Settled>) {
         let now = clock::now();
         let mut round = Round { sink_wide: true, ..Round::default() };
+        let mut settled = Vec::with_capacity(results.len());
+        let mut published = [0; Reason::ALL.len()];
         for ((event, about), result) in results {
+            let due = Due { event, about };
+            let (event, about) = (&due.event, &due.about);
             let Err(error) = result else {
-                let About { reason, id, generation, changed, .. } = &about;
+                let About { reason, id, generation, changed, .. } = about;
                 if let Some(changed) = changed {
                     self.metrics.spec_published(now.duration_since(*changed));
                 }
                 info!(id, generation, decision_reason = reason.as_str(), event = event.id(), "event published");
-                self.metrics.published(*reason);
-                settled(&event, &about, now, None);
-                outcome.published += 1;
-                round.sink_wide = false;
+                published[*reason as usize] += 1;
+                settled.push(Settled { due, at: now, refused: None });
                 continue;
             };
             debug!(id = about.id, event = event.id(), error = %chain(&error), "event refused");
@@ -223,11 +235,11 @@ impl Publisher {
                 // Where nothing is routed, a moment changes nothing; the next cycle decides again.
                 Verdict::Retry { after } if !last && after <= Some(MAX_WAIT) && error.kind() != UNROUTABLE => {
                     round.wait = round.wait.max(after);
-                    window.push(Due { event, about });
+                    window.push(due);
                 }
                 Verdict::Retry { .. } | Verdict::Permanent | Verdict::Provisional | Verdict::Pause => {
-                    settled(&event, &about, now, Some(chain(&error)));
-                    self.give_up(outcome);
+                    settled.push(Settled { due, at: now, refused: Some(chain(&error)) });
+                    self.give_up(outcome, 1);
                 }
             }
             if told {
@@ -236,16 +248,21 @@ impl Publisher {
                 round.refused.get_or_insert(error);
             }
         }
-        round
+        for (reason, count) in Reason::ALL.into_iter().zip(published).filter(|(_, count)| *count > 0) {
+            self.metrics.published(reason, count);
+            outcome.published += count;
+            round.sink_wide = false;
+        }
+        (round, settled)
     }
 
     fn failing(&self) -> Option<&'static str> {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn give_up(&self, outcome: &mut Outcome) {
-        outcome.failed += 1;
-        self.metrics.broker_error();
+    fn give_up(&self, outcome: &mut Outcome, events: usize) {
+        outcome.failed += events as u64;
+        self.metrics.broker_errors(events as u64);
     }
 
     /// Says what is wrong with the broker: to readiness always, to the log once per change.
@@ -295,7 +312,6 @@ mod tests {
 
     use super::*;
     use crate::adapters::Set;
-    use crate::decision::Reason;
     use crate::metrics::{Families, Shard};
 
     fn due(id: usize) -> Due {
@@ -372,7 +388,7 @@ mod tests {
         sender.send(due(0)).await.unwrap();
         drop(sender);
         let (broker, heartbeat) = (health.dependency("broker"), health.heartbeat("poll", Duration::MAX));
-        let outcome = publisher.run(receiver, &broker, &heartbeat, &CancellationToken::new(), |_, _, _, _| {}).await;
+        let outcome = publisher.run(receiver, &broker, &heartbeat, &CancellationToken::new(), |_| {}).await;
         assert_eq!((outcome.published, outcome.failed), (0, 1));
         let asked = sink.0.lock().unwrap().clone();
         let pauses: Vec<_> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();

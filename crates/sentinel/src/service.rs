@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join;
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span, debug, error, field, info, info_span, warn};
-use watchfire_delivery::{CloudEvent, EventSink};
+use watchfire_delivery::EventSink;
 use watchfire_runtime::chain;
 use watchfire_runtime::clock;
 use watchfire_runtime::health::{Dependency, Health, Heartbeat};
@@ -28,11 +28,11 @@ use crate::api::{self, Api};
 use crate::ceiling::Ceiling;
 use crate::config::{Form, SentinelConfig};
 use crate::decision::Reason;
-use crate::engine::{About, Due, Engine, Lasting, Verdict};
+use crate::engine::{Due, Engine, Lasting, Verdict};
 use crate::explain::{Explainer, Memory, Outcomes};
 use crate::metrics::Metrics;
 use crate::page::Page;
-use crate::publish::{Outcome, Publisher};
+use crate::publish::{Outcome, Publisher, Settled};
 use crate::recording::{Fate, Recorder};
 use crate::trace::TraceResources;
 
@@ -196,15 +196,14 @@ impl Sentinel {
             let (publisher, ledger, token) = (self.publisher.clone(), self.engine.ledger.clone(), token.clone());
             let (broker, heartbeat) = (self.broker_state.clone(), Arc::clone(&self.heartbeat));
             let (recorder, outcomes) = (self.recorder.clone(), Arc::clone(&self.outcomes));
-            let settled = move |event: &CloudEvent, about: &About, at, refused| {
-                let fate = fate(event, about, at, refused);
-                if fate.refused.is_none() {
-                    ledger.confirm(about, at);
+            let settled = move |settled: Vec<Settled>| {
+                ledger.confirm_all(&settled);
+                for fate in settled.into_iter().map(fate) {
+                    if let Some(recorder) = &recorder {
+                        recorder.fate(fate.clone());
+                    }
+                    outcomes.remember(fate);
                 }
-                if let Some(recorder) = &recorder {
-                    recorder.fate(fate.clone());
-                }
-                outcomes.remember(fate);
             };
             async move { publisher.run(due, &broker, &heartbeat, &token, settled).await }
         });
@@ -333,10 +332,10 @@ fn why(error: &api::Error, form: Form) -> String {
 }
 
 /// What became of an event, for whoever asks later.
-fn fate(event: &CloudEvent, about: &About, at: Timestamp, refused: Option<String>) -> Fate {
+fn fate(Settled { due: Due { event, about }, at, refused }: Settled) -> Fate {
     Fate {
         id: event.id().to_owned(),
-        resource: about.id.clone(),
+        resource: about.id,
         reason: about.reason.as_str().into(),
         generation: about.generation,
         at,
@@ -395,12 +394,15 @@ impl Walk<'_> {
                     skipped.count(decision.reason, ready);
                     continue;
                 }
-                Verdict::Due(due) => due,
+                Verdict::Due(cause) => match self.engine.build(&cause) {
+                    Some(due) => due,
+                    None => continue,
+                },
             };
             self.cycle.seen += 1;
             self.cycle.due += 1;
             self.metrics.due();
-            if self.sender.send(*due).await.is_err() {
+            if self.sender.send(due).await.is_err() {
                 // The publisher is gone: the process is stopping.
                 break;
             }

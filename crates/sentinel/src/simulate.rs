@@ -18,7 +18,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 use crate::config::SentinelConfig;
-use crate::engine::{About, Due, Engine, Verdict};
+use crate::engine::{About, Engine, Verdict};
 use crate::metrics::{Families, Shard};
 use crate::recording::{By, Cut, Error, Fate, Header, Kept, Observed, Reader, decides_by};
 use crate::resource::parse_id;
@@ -265,10 +265,10 @@ impl Simulation {
                 // A report from the future counts once it is past, whatever the decision says until then.
                 decision.due.filter(|_| !decision.from_future).unwrap_or(Timestamp::MIN)
             }
-            Verdict::Due(due) => {
-                let Due { event, about } = *due;
+            Verdict::Due(cause) => {
+                let about = self.engine.about(&cause);
                 see(about.generation);
-                self.pending.insert(event.id().to_owned(), Pending { number, about, decided: at });
+                self.pending.insert(cause.event(), Pending { number, about, decided: at });
                 Timestamp::MIN
             }
         };
