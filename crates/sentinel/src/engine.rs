@@ -54,7 +54,7 @@ pub(crate) enum Verdict<'a> {
     Unreadable,
     NotSelected,
     Skipped { decision: Decision, generation: Option<i64>, ready: bool },
-    Due(Cause<'a>),
+    Due(Box<Cause<'a>>),
 }
 
 /// Why an event is due.
@@ -194,7 +194,7 @@ impl Engine {
         }
         let published = published.filter(|ours| ours.generation == resource.generation);
         let silent = self.silent(item, &resource.id, published, now);
-        Verdict::Due(Cause { item, resource, decision, silent, now })
+        Verdict::Due(Box::new(Cause { item, resource, decision, silent, now }))
     }
 
     /// How it is decided on this resource: where an expression decides, by what it says.

@@ -27,8 +27,11 @@ use crate::engine::{About, Due};
 use crate::metrics::Metrics;
 use crate::trace::{self, Destination};
 
-/// Events published together, a few windows of the broker: between two of ours it has nothing to do.
+/// Events published together at the most: what becomes due while a window is under way goes out with the next.
 pub(crate) const WINDOW: usize = 4000;
+
+/// So many events go out without waiting for more: what fills one request to a broker.
+const ENOUGH: usize = 1000;
 
 /// How long an event waits for the rest of its window: a small one costs the broker a round trip like a full one. Long
 /// enough for the next pages to come in, which take milliseconds, and nothing against a poll interval of seconds.
@@ -290,12 +293,13 @@ impl Publisher {
     }
 }
 
-/// Gathers a whole window: as much as fits, or as came within the linger of the first.
+/// Gathers a window: what is there, if that is enough, else as much as comes within the linger of the first.
 async fn fill(due: &mut mpsc::Receiver<Due>, window: &mut Vec<Due>, size: usize) -> bool {
     if due.recv_many(window, size).await == 0 {
         return false;
     }
-    let gathering = async { while window.len() < size && due.recv_many(window, size - window.len()).await > 0 {} };
+    let enough = size.min(ENOUGH);
+    let gathering = async { while window.len() < enough && due.recv_many(window, size - window.len()).await > 0 {} };
     // Over: what has come goes out.
     timeout(LINGER, gathering).await.ok();
     true
@@ -401,14 +405,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_full_window_and_the_last_one_wait_for_nothing() {
+    async fn what_is_enough_for_a_window_waits_for_nothing() {
         let (sender, mut receiver) = mpsc::channel(2 * WINDOW);
-        for id in 0..=WINDOW {
+        for id in 0..WINDOW + ENOUGH {
             sender.send(due(id)).await.unwrap();
         }
         drop(sender);
         let (mut window, begun) = (Vec::new(), Instant::now());
-        for size in [WINDOW, 1] {
+        for size in [WINDOW, ENOUGH] {
             assert!(fill(&mut receiver, &mut window, WINDOW).await);
             assert_eq!(std::mem::take(&mut window).len(), size);
         }
