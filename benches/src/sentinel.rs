@@ -52,7 +52,7 @@ pub(crate) async fn rows(resources: u32, rounds: usize, million: bool) -> anyhow
 struct Api {
     url: String,
     token: CancellationToken,
-    _thread: std::thread::JoinHandle<()>,
+    thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Api {
@@ -63,13 +63,17 @@ impl Api {
         let (url, token) = (server.url(), CancellationToken::new());
         let (stop, handle) = (token.clone(), tokio::runtime::Handle::current());
         let thread = std::thread::spawn(move || drop(handle.block_on(server.run(stop))));
-        Ok(Self { url, token, _thread: thread })
+        Ok(Self { url, token, thread: Some(thread) })
     }
 }
 
 impl Drop for Api {
     fn drop(&mut self) {
         self.token.cancel();
+        // It uses the runtime, which may end next.
+        if let Some(thread) = self.thread.take() {
+            drop(tokio::task::block_in_place(|| thread.join()));
+        }
     }
 }
 
