@@ -187,8 +187,13 @@ pub trait EventSink: Send + Sync {
     /// The name in metrics and logs: `rabbitmq`, `gcp-pubsub`, `http`.
     fn kind(&self) -> &'static str;
 
-    /// Publishes a window of events; result `i` is the true outcome of event `i`, whatever happened to its
-    /// neighbours. Never panics, and is done with a window of a thousand within twice the sink's own timeout.
+    /// How many events it takes together; more are published one window after the other.
+    fn window(&self) -> usize {
+        1_000
+    }
+
+    /// Publishes events; result `i` is the true outcome of event `i`, whatever happened to its neighbours. Never panics,
+    /// and is done with a window within twice the sink's own timeout.
     fn publish_all<'a>(&'a self, events: &'a [CloudEvent]) -> BoxFuture<'a, Vec<Result<(), Error>>>;
 
     /// Asks whether the far side would take an event now; readiness reports the answer. Waits for whoever publishes or

@@ -27,9 +27,6 @@ use crate::engine::{About, Due};
 use crate::metrics::Metrics;
 use crate::trace::{self, Destination};
 
-/// Events published together at the most: what becomes due while a window is under way goes out with the next.
-pub(crate) const WINDOW: usize = 4000;
-
 /// So many events go out without waiting for more: what fills one request to a broker.
 const ENOUGH: usize = 1000;
 
@@ -113,7 +110,8 @@ impl Publisher {
 
     /// How many events go out together at the most.
     pub(crate) fn window(&self) -> usize {
-        self.ceiling.as_ref().map_or(WINDOW, |ceiling| ceiling.window().min(WINDOW))
+        let most = self.sink.window();
+        self.ceiling.as_ref().map_or(most, |ceiling| ceiling.window().min(most))
     }
 
     /// Waits until a window may go out.
@@ -317,6 +315,8 @@ mod tests {
     use super::*;
     use crate::adapters::Set;
     use crate::metrics::{Families, Shard};
+
+    const WINDOW: usize = 2 * ENOUGH;
 
     fn due(id: usize) -> Due {
         let attributes = Attributes {

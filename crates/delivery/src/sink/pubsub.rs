@@ -24,8 +24,8 @@ use crate::sink::{Error, EventSink};
 
 /// Messages in one request: the service's own limit.
 const BATCH: u32 = 1_000;
-/// Messages in flight at most; a request alone on the wire reaches half of what eight do.
-const WINDOW: usize = 8 * BATCH as usize;
+/// Messages in flight at most; a request alone on the wire reaches two thirds of what four do.
+const WINDOW: usize = 4 * BATCH as usize;
 /// A request is sent when it has this many bytes; the service takes 10 MB.
 const BATCH_BYTES: u32 = 4 << 20;
 /// The service takes 10 MB for a message with its attributes, which share the rest.
@@ -345,6 +345,10 @@ fn message(event: &CloudEvent) -> Message {
 impl EventSink for PubSub {
     fn kind(&self) -> &'static str {
         "gcp-pubsub"
+    }
+
+    fn window(&self) -> usize {
+        WINDOW
     }
 
     fn publish_all<'a>(&'a self, events: &'a [CloudEvent]) -> BoxFuture<'a, Vec<Result<(), Error>>> {

@@ -206,6 +206,10 @@ impl EventSink for RabbitMq {
         "rabbitmq"
     }
 
+    fn window(&self) -> usize {
+        WINDOW
+    }
+
     fn publish_all<'a>(&'a self, events: &'a [CloudEvent]) -> BoxFuture<'a, Vec<Result<(), Error>>> {
         Box::pin(async move {
             let mut held = self.link.lock().await;

@@ -23,6 +23,10 @@ impl EventSink for Tap {
         self.inner.kind()
     }
 
+    fn window(&self) -> usize {
+        self.inner.window()
+    }
+
     fn publish_all<'a>(&'a self, events: &'a [CloudEvent]) -> BoxFuture<'a, Vec<Result<(), sink::Error>>> {
         Box::pin(async move {
             let outcomes = self.inner.publish_all(events).await;
