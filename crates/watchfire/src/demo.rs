@@ -113,7 +113,7 @@ async fn play(args: &DemoArgs) -> Result<(), Failure> {
     let stop = token.clone();
     if args.plain || !io::stdout().is_terminal() {
         tasks.essential("story", async move {
-            let result = plain::tell(story, seconds, spec_change, &stop).await;
+            let result = plain::tell(story, &api, seconds, spec_change, &stop).await;
             _ = told.set(result);
             stop.cancel();
             Ok::<_, Infallible>(())

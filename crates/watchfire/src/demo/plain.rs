@@ -14,6 +14,7 @@ const FOREVER: Duration = Duration::from_hours(365 * 24);
 
 pub(super) async fn tell(
     mut story: Story,
+    api: &str,
     seconds: Option<Duration>,
     spec_change: bool,
     stop: &CancellationToken,
@@ -21,7 +22,7 @@ pub(super) async fn tell(
     let begun = Instant::now();
     let end = begun + seconds.unwrap_or(FOREVER);
     let mut change_at = spec_change.then(|| begun + seconds.map_or(Duration::from_secs(10), |whole| whole / 2));
-    print("watchfire demo: a simulated API, two sentinels, the embedded broker, two adapters")?;
+    print(&format!("watchfire demo: a simulated API at {api}, two sentinels, the embedded broker, two adapters"))?;
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
