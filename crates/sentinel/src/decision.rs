@@ -71,6 +71,15 @@ impl Policy {
             Self::TimeOnly => status.last_transition,
         }
     }
+
+    /// As it is configured.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::GenerationAware => "generation_aware",
+            Self::TimeOnly => "time_only",
+            Self::Expression(_) => "expression",
+        }
+    }
 }
 
 /// How old a resource may become before the next event.

@@ -219,11 +219,7 @@ fn inputs(
         deleted_time: resource.deleted_time,
         adapters,
         published,
-        policy: match rules.policy {
-            Policy::GenerationAware => "generation_aware".to_owned(),
-            Policy::TimeOnly => "time_only".to_owned(),
-            Policy::Expression(_) => "expression".to_owned(),
-        },
+        policy: rules.policy.as_str().to_owned(),
         max_age_ready: decision::span(rules.max_age.ready),
         max_age_not_ready: decision::span(rules.max_age.not_ready),
         expression,

@@ -46,9 +46,9 @@ pub struct Rule {
 /// Something that a reason takes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
-    /// Whether it is so.
+    /// Whether it is as the reason takes it.
     pub holds: bool,
-    /// What would be so.
+    /// How it is.
     pub text: String,
 }
 
@@ -120,8 +120,10 @@ impl<'a> Facts<'a> {
 
     /// What a reason takes, in the order in which one would ask.
     fn conditions(&self, reason: Reason) -> Vec<Condition> {
-        let aware = || condition(self.policy == Policy::GenerationAware, "the policy is generation_aware");
-        let timed = || condition(self.policy == Policy::TimeOnly, "the policy is time_only");
+        let policy =
+            |wanted: Policy| condition(self.policy == wanted, format!("the policy is {}", self.policy.as_str()));
+        let aware = || policy(Policy::GenerationAware);
+        let timed = || policy(Policy::TimeOnly);
         match reason {
             Reason::GenerationChanged if self.ours.is_some() => {
                 vec![aware(), self.unseen(true), self.deleting(false), self.stuck(false), self.over(true)]
@@ -163,23 +165,26 @@ impl<'a> Facts<'a> {
     }
 
     fn answered(&self, wanted: Answer) -> Condition {
-        let Policy::Expression(answer) = self.policy else { return condition(false, "the policy is expression") };
-        let text = match wanted {
-            Answer::True => "the expression is true",
-            Answer::False | Answer::NotYet => "the expression is false",
-            Answer::Failed => "the expression cannot be evaluated over this resource",
+        let (answer, text) = match self.policy {
+            Policy::Expression(Answer::True) => (Some(Answer::True), "the expression is true"),
+            Policy::Expression(Answer::False | Answer::NotYet) => (Some(Answer::False), "the expression is false"),
+            Policy::Expression(Answer::Failed) => {
+                (Some(Answer::Failed), "the expression cannot be evaluated over this resource")
+            }
+            Policy::GenerationAware | Policy::TimeOnly => {
+                return condition(false, format!("the policy is {}", self.policy.as_str()));
+            }
         };
-        let answer = if answer == Answer::NotYet { Answer::False } else { answer };
-        condition(answer == wanted, text)
+        condition(answer == Some(wanted), text)
     }
 
     fn unseen(&self, wanted: bool) -> Condition {
-        let how = if wanted { "is lower than" } else { "is not lower than" };
-        condition((self.state == State::Unseen) == wanted, self.compared(how))
+        let is = self.state == State::Unseen;
+        condition(is == wanted, self.compared(if is { "is lower than" } else { "is not lower than" }))
     }
 
     fn is_ahead(&self) -> Condition {
-        condition(self.ahead, self.compared("is higher than"))
+        condition(self.ahead, self.compared(if self.ahead { "is higher than" } else { "is not higher than" }))
     }
 
     fn compared(&self, how: &str) -> String {
@@ -189,62 +194,60 @@ impl<'a> Facts<'a> {
     }
 
     fn ready(&self, wanted: bool) -> Condition {
-        let text = if wanted { "it is ready" } else { "it is not ready" };
-        condition(self.resource.status.ready == wanted, text)
+        let is = self.resource.status.ready;
+        condition(is == wanted, if is { "it is ready" } else { "it is not ready" })
     }
 
     fn deleting(&self, wanted: bool) -> Condition {
-        let text = match (wanted, self.resource.deleted_time) {
-            (true, Some(since)) => format!("it is being deleted, since {since}"),
-            (true, None) => "it is being deleted".to_owned(),
-            (false, _) => "it is not being deleted".to_owned(),
-        };
-        condition(self.resource.deleted_time.is_some() == wanted, text)
+        let since = self.resource.deleted_time;
+        let text = since.map_or_else(
+            || "it is not being deleted".to_owned(),
+            |since| format!("it is being deleted, since {since}"),
+        );
+        condition(since.is_some() == wanted, text)
     }
 
     fn published(&self, wanted: bool) -> Condition {
-        let text =
-            if wanted { "an event of ours is remembered for it" } else { "no event of ours is remembered for it" };
-        condition(self.ours.is_some() == wanted, text)
+        let is = self.ours.is_some();
+        let text = if is { "an event of ours is remembered for it" } else { "no event of ours is remembered for it" };
+        condition(is == wanted, text)
     }
 
     /// A spec that nobody has seen is told at once, whatever the time.
     fn told(&self) -> Condition {
-        let text = "its spec is known to the adapters, or an event has told them";
-        condition(self.state != State::Unseen || self.ours.is_some(), text)
+        let is = self.state != State::Unseen || self.ours.is_some();
+        let known = "its spec is known to the adapters, or an event has told them";
+        condition(is, if is { known } else { "neither do the adapters know its spec, nor has an event told them" })
     }
 
     /// Where more was seen than there is, something to count from must be there.
     fn dated(&self, wanted: bool) -> Condition {
-        let dated = !self.ahead || self.reported || self.ours.is_some();
-        let text = if wanted { "there is a time to go by" } else { "there is neither a report nor an event to go by" };
-        condition(dated == wanted, text)
+        let is = !self.ahead || self.reported || self.ours.is_some();
+        let text = if is { "there is a time to go by" } else { "there is neither a report nor an event to go by" };
+        condition(is == wanted, text)
     }
 
     fn stuck(&self, wanted: bool) -> Condition {
-        let text = match (wanted, self.stuck) {
-            (true, Some(time)) => format!("in spite of our events nothing has changed for {}", span(time)),
-            (true, None) => "in spite of enough events of ours nothing has changed for too long".to_owned(),
-            (false, _) => "it makes progress, or was not asked for it often enough".to_owned(),
-        };
+        let text = self.stuck.map_or_else(
+            || "it makes progress, or was not asked for it often enough".to_owned(),
+            |time| format!("in spite of our events nothing has changed for {}", span(time)),
+        );
         condition(self.stuck.is_some() == wanted, text)
     }
 
     fn over(&self, wanted: bool) -> Condition {
         let Some(last) = self.report.max(self.ours.map(|ours| ours.at)) else {
-            let text = if wanted { "there is no time to count from" } else { "there is a time to count from" };
-            return condition(wanted, text);
+            return condition(wanted, "there is no time to count from");
         };
         let over = self.now >= add(last, self.age);
         let what = if self.report == Some(last) { "the adapters' last report" } else { "our last event" };
-        let text = if wanted { "is over" } else { "is not over" };
+        let text = if over { "is over" } else { "is not over" };
         condition(over == wanted, format!("the max age of {} since {what} at {last} {text}", span(self.age)))
     }
 
     fn ours_is_last(&self, wanted: bool) -> Condition {
-        let is_last = self.report < self.ours.map(|ours| ours.at);
-        let text = if wanted { "our own event is the last word" } else { "the adapters' report is the last word" };
-        condition(is_last == wanted, text)
+        let is = self.report < self.ours.map(|ours| ours.at);
+        condition(is == wanted, if is { "our own event is the last word" } else { "no event of ours is the last word" })
     }
 }
 

@@ -189,7 +189,7 @@ fn rules(text: &mut String, decision: &Explanation) {
         if missing.starts_with("the policy is") {
             of_other_policies.push(rule.reason.as_str());
         } else {
-            let _infallible = writeln!(text, "  {:<50}not so: {missing}", rule.reason);
+            let _infallible = writeln!(text, "  {:<50}{missing}", rule.reason);
         }
     }
     let _infallible = writeln!(text, "  of other policies: {}", of_other_policies.join("; "));
