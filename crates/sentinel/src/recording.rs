@@ -151,6 +151,12 @@ pub enum Error {
         /// The folder.
         folder: String,
     },
+    /// Segments in which no list was read to its end.
+    #[error("use the recording {recording}: no whole list of the fleet is in it")]
+    NoList {
+        /// The folder or the segment.
+        recording: String,
+    },
     /// A segment without a header.
     #[error("read the recording {file}: it is empty")]
     Empty {
@@ -195,6 +201,7 @@ impl Error {
             Self::Read { .. } => "check the path, the volume and this user's rights",
             Self::TooSmall { .. } => "raise --max-size, or record fewer resources or fields",
             Self::Nothing { .. } => "name the folder that --output or --record named, or one file in it",
+            Self::NoList { .. } => "record for at least as long as the API takes to be listed once",
             Self::Empty { .. } => "nothing was recorded yet, or the process ended at its start; record again",
             Self::Foreign { .. } => "name a file that ends in .recording.gz, as it was written",
             Self::Newer { .. } => "use the release that recorded it, or a later one",

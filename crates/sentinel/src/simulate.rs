@@ -76,6 +76,7 @@ fn run_one(
     polls: &mpsc::SyncSender<Vec<Published>>,
 ) -> Result<(Summary, Vec<Cut>), Error> {
     let mut reader = Reader::open(recording)?;
+    let mut listed = false;
     while let Some(observed) = reader.read()? {
         if let Observed::Begun(header) = &observed {
             let expected = &run.engine.config.api.resource_type;
@@ -84,11 +85,15 @@ fn run_one(
                 return Err(Error::Mixed { file: recording.display().to_string(), found, expected });
             }
         }
+        listed |= matches!(observed, Observed::End(_, true));
         run.observe(&observed, &reader);
         if matches!(observed, Observed::End(..)) {
             // With one configuration, or after the other one failed, nobody compares.
             _ = polls.send(run.take_published());
         }
+    }
+    if !listed && run.summary.events == 0 {
+        return Err(Error::NoList { recording: recording.display().to_string() });
     }
     Ok((run.finish(&reader, top), reader.cuts))
 }

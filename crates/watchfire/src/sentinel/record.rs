@@ -47,7 +47,12 @@ pub(super) async fn run(args: &RecordArgs, env: &Env) -> Result<(), Failure> {
     let closed = writer.close().context("end the recording");
     ended?;
     closed?;
-    say(&format!("recorded {polls} polls into {output}"))
+    let polls = match polls {
+        0 => "no whole poll".to_owned(),
+        1 => "1 poll".to_owned(),
+        polls => format!("{polls} polls"),
+    };
+    say(&format!("recorded {polls} into {output}"))
 }
 
 /// Begins to record beside the service.

@@ -253,6 +253,20 @@ async fn an_api_that_asks_to_be_left_alone_is_and_the_recording_ends_all_the_sam
 }
 
 #[tokio::test]
+async fn a_recording_that_saw_no_list_is_not_simulated_as_a_fleet_without_events() {
+    let (api, receiver) = (Receiver::start().await, Receiver::start().await);
+    let list = Answer::status(200).header("content-type", "application/json");
+    api.script([list.body(r#"{"items":[{"id":"a","kind":"Cluster","generation":1}],"page":1,"size":1,"total":2}"#)]);
+    api.otherwise(Answer::hang());
+    let (_setup, file, folder) = setup(api.url(), receiver.url());
+    let output = run(&["sentinel", "record", "--config", &file, "--output", &folder, "--for", "1s"], &[]).await;
+    assert!(text(&output.stdout).contains("recorded no whole poll"), "{}", text(&output.stdout));
+    let output = run(&["sentinel", "simulate", "--recording", &folder, "--config", &file], &[]).await;
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stdout));
+    assert!(text(&output.stderr).contains("no whole list of the fleet is in it"), "{}", text(&output.stderr));
+}
+
+#[tokio::test]
 async fn an_api_that_cannot_be_listed_at_first_ends_a_recording() {
     let (api, receiver) = (Receiver::start().await, Receiver::start().await);
     api.otherwise(Answer::status(404));
