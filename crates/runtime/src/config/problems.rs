@@ -1,6 +1,7 @@
 //! Everything that is wrong with a configuration, told at once and in the order of the file.
 
 use std::cmp::Ordering;
+use std::error::Error;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::locate::{Place, Source};
+use crate::chain;
 
 /// Where a setting came from: what a problem is tied to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -194,8 +196,8 @@ impl Problems {
     }
 
     /// Takes the value, or notes the error and returns nothing: for checks that go on with the next key.
-    pub fn take<T, E: fmt::Display>(&mut self, origin: impl Into<Origin>, result: Result<T, E>) -> Option<T> {
-        result.map_err(|error| self.push(origin, error.to_string())).ok()
+    pub fn take<T, E: Error>(&mut self, origin: impl Into<Origin>, result: Result<T, E>) -> Option<T> {
+        result.map_err(|error| self.push(origin, chain(&error))).ok()
     }
 
     /// Adds what was found about another file, each with its place there.

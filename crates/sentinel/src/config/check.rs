@@ -1,6 +1,8 @@
 //! Checks what was read: raw in, checked out, every problem told at its place.
 
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +10,7 @@ use http::{HeaderName, HeaderValue, header};
 use reqwest::Certificate;
 use serde_json::Value;
 use url::Url;
+use watchfire_runtime::chain;
 use watchfire_runtime::config::{Env, Origin, Problems};
 use watchfire_runtime::duration::GoDuration;
 use watchfire_runtime::secret::SecretSource;
@@ -25,6 +28,9 @@ use crate::selector::{Operator, Requirement, Selector};
 
 /// What today's HyperFleet takes as a page size.
 const MAX_PAGE_SIZE: usize = 500;
+
+/// A bundle of every authority of the web is a quarter of a MiB; a path that was mistyped may lead to anything.
+const MAX_AUTHORITIES: u64 = 4 * 1024 * 1024;
 
 /// Collects what is wrong, each under the name and at the place where the user wrote it.
 pub(super) struct Report<'a> {
@@ -46,7 +52,7 @@ impl Report<'_> {
         self.problems.warn(self.origin(key), message);
     }
 
-    fn take<T, E: std::fmt::Display>(&mut self, key: &str, result: Result<T, E>) -> Option<T> {
+    fn take<T, E: std::error::Error>(&mut self, key: &str, result: Result<T, E>) -> Option<T> {
         self.problems.take(self.origin(key), result)
     }
 
@@ -252,7 +258,14 @@ fn token(api: &RawApi, env: &Env, report: &mut Report<'_>) -> Option<SecretSourc
     if token.is_some() && file.is_some() {
         report.warn("hyperfleet_api.token_file", "not used: HYPERFLEET_API_TOKEN is set and takes precedence");
     }
-    token.map(SecretSource::literal).or_else(|| file.map(SecretSource::file))
+    if let Some(token) = token {
+        return Some(SecretSource::literal(token));
+    }
+    let file = SecretSource::file(file?);
+    if let Err(error) = file.current() {
+        report.warn("hyperfleet_api.token_file", format!("{}; nothing can be listed until it is there", chain(&error)));
+    }
+    Some(file)
 }
 
 fn page_size(raw: Option<u32>, report: &mut Report<'_>) -> Option<usize> {
@@ -318,16 +331,20 @@ fn one_header(name: &str, value: &RawHeader, env: &Env) -> Result<(HeaderName, S
 }
 
 fn authorities(path: &Path, report: &mut Report<'_>) -> Option<Vec<Certificate>> {
-    let key = "hyperfleet_api.ca_file";
-    let shown = PathBuf::from(path).display().to_string();
-    let bytes = report.take(key, std::fs::read(path).map_err(|error| format!("read {shown}: {error}")))?;
-    let found = Certificate::from_pem_bundle(&bytes).map_err(|error| format!("read {shown}: {error}"));
-    let found = report.take(key, found)?;
-    if found.is_empty() {
-        report.push(key, format!("{shown} holds no certificate; it has to be in PEM form"));
-        return None;
-    }
-    Some(found)
+    let mut pem = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_AUTHORITIES + 1).read_to_end(&mut pem));
+    let found = match read {
+        Ok(bytes) if bytes as u64 > MAX_AUTHORITIES => Err("it is larger than 4 MiB, is the path right?".to_owned()),
+        Ok(_) => Certificate::from_pem_bundle(&pem).map_err(|error| chain(&error)),
+        Err(error) => Err(error.to_string()),
+    };
+    let problem = match found {
+        Ok(found) if !found.is_empty() => return Some(found),
+        Ok(_) => format!("{} holds no certificate; it has to be in PEM form", path.display()),
+        Err(problem) => format!("read {}: {problem}", path.display()),
+    };
+    report.push("hyperfleet_api.ca_file", problem);
+    None
 }
 
 fn expression(

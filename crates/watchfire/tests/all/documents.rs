@@ -179,7 +179,9 @@ async fn every_file_of_the_documents_is_accepted() {
     for path in ["README.md", "docs/sentinel.md"] {
         for (index, block) in blocks(&read(path), "yaml").into_iter().enumerate() {
             let folder = tempfile::tempdir().unwrap();
-            let file = folder.path().join("sentinel.yaml").display().to_string();
+            let path_of = |name: &str| folder.path().join(name).display().to_string();
+            let (file, token) = (path_of("sentinel.yaml"), path_of("token"));
+            std::fs::write(&token, "a-token").unwrap();
             let mut whole = block.clone();
             // An excerpt shows one key; what is required stands around it.
             if !block.contains("resource_type:") {
@@ -188,6 +190,7 @@ async fn every_file_of_the_documents_is_accepted() {
             if !block.contains("hyperfleet_api:") {
                 whole.push_str("hyperfleet_api:\n  endpoint: http://hyperfleet-api:8000\n");
             }
+            let whole = whole.replace("/run/secrets/hyperfleet/token", &token);
             std::fs::write(&file, &whole).unwrap();
             let env = [("BROKER_TYPE", "http"), ("BROKER_HTTP_SUBSCRIBERS", "a=http://a")];
             let output = run(&["config", "check", "--config", &file], &env).await;

@@ -116,6 +116,8 @@ fn credentials(settings: &Settings, config: &mut RabbitMqConfig, problems: &mut 
             user.clone_into(&mut config.user);
             config.password = password;
         }
+        // A file that cannot be read was told already.
+        (Some(_), None) if settings.get("BROKER_PASSWORD_FILE").is_some() => {}
         (Some(_), None) => {
             let message = "missing; BROKER_USER is set, so its password is needed";
             problems.push(settings.origin("BROKER_PASSWORD"), message);

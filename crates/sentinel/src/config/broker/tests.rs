@@ -92,6 +92,10 @@ fn credentials_and_their_place() {
     assert!(load(&empty).unwrap_err().contains("is empty"));
     let error = load(&[("BROKER_TYPE", "rabbitmq"), ("BROKER_HOST", "mq"), ("BROKER_USER", "u")]).unwrap_err();
     assert!(error.contains("BROKER_PASSWORD: missing"), "{error}");
+    let absent = [("BROKER_TYPE", "rabbitmq"), ("BROKER_HOST", "mq"), ("BROKER_USER", "u")];
+    let error = load(&[&absent[..], &[("BROKER_PASSWORD_FILE", "/nowhere/password")]].concat()).unwrap_err();
+    assert!(error.contains("BROKER_PASSWORD_FILE: read secret file /nowhere/password: No such file"), "{error}");
+    assert!(!error.contains("missing"), "{error}");
 }
 
 #[test]

@@ -37,7 +37,8 @@ fn full() -> &'static str {
 fn every_key_of_todays_hyperfleet_is_read() {
     let text = full();
     let (config, process, warnings) = loaded(text, &[], &[]);
-    assert_eq!(warnings, "");
+    let absent = "config.yaml:21:7: clients.hyperfleet_api.auth.token_path: read secret file ";
+    assert!(warnings.starts_with(absent) && warnings.lines().count() == 1, "{warnings}");
     assert_eq!(config.api.endpoint.as_str(), "http://hyperfleet-api:8000/");
     assert_eq!((config.api.timeout, config.api.page_size), (Duration::from_secs(10), 20));
     assert!(config.api.token.is_some());
@@ -251,6 +252,8 @@ fn certificates_are_read_at_start() {
     assert!(refused(&text, &[]).contains("config.yaml:5:5: clients.hyperfleet_api.ca_file: read"));
     std::fs::write(&path, "no certificate").unwrap();
     assert!(refused(&text, &[]).contains("holds no certificate; it has to be in PEM form"));
+    let endless = format!("{NESTED}    ca_file: /dev/zero\nresource_type: c\n");
+    assert!(refused(&endless, &[]).contains("read /dev/zero: it is larger than 4 MiB, is the path right?"));
 }
 
 #[test]
