@@ -6,12 +6,14 @@
 
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
 use serde_json::Value;
 use tracing::{debug, warn};
 use watchfire_runtime::chain;
 
 use super::{Api, Error, OnFailure};
 use crate::expression::{Expression, Facts};
+use crate::partial;
 use crate::payload::Payload;
 use crate::resource::{self, Resource};
 
@@ -119,9 +121,9 @@ impl Projection {
         let whole = api.get(&query, failed).await?;
         let Some(whole) = whole.items().next() else { return Ok(()) };
         for fields in candidates.clone() {
-            let mut query = query.clone();
-            query.push(("fields", &fields));
-            match api.once(&query).await {
+            let mut projecting = query.clone();
+            projecting.push(("fields", &fields));
+            match api.once(&projecting).await {
                 Ok(page) => {
                     let Some(projected) = page.items().next() else { return Ok(()) };
                     if same_resource(whole, projected) && same_input(reads, whole, projected) {
@@ -129,7 +131,9 @@ impl Projection {
                         *self = Self::Fields(fields);
                         return Ok(());
                     }
-                    if !same_generation(whole, projected) {
+                    // A report may have come in between; what is read now would tell.
+                    let again = api.get(&query, failed).await?;
+                    if !again.items().next().is_some_and(|again| same_input(reads, whole, again)) {
                         return Ok(());
                     }
                 }
@@ -157,36 +161,35 @@ fn same_resource(whole: &str, projected: &str) -> bool {
     resource::parse_id(whole).is_some_and(|id| resource::parse_id(projected) == Some(id))
 }
 
-fn same_generation(whole: &str, projected: &str) -> bool {
-    match (Resource::parse(whole), Resource::parse(projected)) {
-        (Ok(whole), Ok(projected)) => whole.id == projected.id && whole.generation == projected.generation,
-        _ => false,
-    }
-}
-
 /// The projection writes times to the second; nothing else may differ.
 fn same_input(reads: Reads<'_>, whole: &str, projected: &str) -> bool {
     let view = |json| {
-        let view = Resource::parse(json).ok()?;
-        let value: Value = serde_json::from_str(json).ok()?;
-        let facts = Facts { resource: &value, view: &view, now: jiff::Timestamp::UNIX_EPOCH };
+        let mut view = Resource::parse(json).ok()?;
+        let value = partial::read(json, None).ok()?;
+        let facts = Facts { resource: &value, view: &view, now: Timestamp::UNIX_EPOCH };
         let data = reads.payload.build(facts, "").data.get().to_owned();
         let mut read = match reads.expression {
             Some(expression) => expression.read(json).ok()?,
             None => Value::Null,
         };
         cut_times(&mut read);
+        view.deleted_time = view.deleted_time.and_then(|at| Timestamp::from_second(at.as_second()).ok());
         Some((view, data, read))
     };
     view(whole).is_some_and(|whole| view(projected) == Some(whole))
 }
 
-/// Cuts the times of conditions to the second.
+/// Cuts the resource's own times, and those of its conditions, to the second.
 fn cut_times(resource: &mut Value) {
+    cut_times_of(resource);
     let conditions = resource.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
-    for (key, value) in conditions.into_iter().flatten().filter_map(Value::as_object_mut).flatten() {
+    conditions.into_iter().flatten().for_each(cut_times_of);
+}
+
+fn cut_times_of(object: &mut Value) {
+    for (key, value) in object.as_object_mut().into_iter().flatten() {
         if key.ends_with("_time")
-            && let Some(time) = value.as_str().and_then(|text| text.parse::<jiff::Timestamp>().ok())
+            && let Some(time) = value.as_str().and_then(|text| text.parse::<Timestamp>().ok())
         {
             *value = time.as_second().into();
         }

@@ -350,6 +350,31 @@ async fn an_api_that_is_busy_turns_no_projection_off_for_good() {
     }
 }
 
+/// The resource is read whole, then projected; in between comes a report.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_report_in_between_turns_no_projection_off_for_good() {
+    watchfire_testkit::install_crypto();
+    let list = |second: u32| {
+        let time = format!("2026-01-01T00:00:0{second}Z");
+        let ready =
+            json!({"type": "Reconciled", "status": "True", "observed_generation": 1, "last_updated_time": time});
+        let resource = json!({"id": "a", "kind": "Cluster", "generation": 1, "href": "/clusters/a", "status": {"conditions": [ready]}});
+        let list = Reply::status(200).header("content-type", "application/json");
+        list.body(json!({"items": [resource], "total": 1}).to_string())
+    };
+    let api = Receiver::start().await;
+    api.script([list(1)]);
+    api.otherwise(list(2));
+    let mut bench = Bench::new(&minimal(api.url()), Arc::new(Memory::default()));
+    let projects = |requests: Vec<watchfire_testkit::Request>| {
+        requests.last().unwrap().uri.query().unwrap_or_default().contains("fields=")
+    };
+    bench.cycle().await.unwrap();
+    assert!(!projects(api.take()), "asked for the whole");
+    bench.cycle().await.unwrap();
+    assert!(projects(api.take()), "proven with the next list");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_of_the_whole_says_nothing_about_the_projection() {
     let refuses = Arc::new(AtomicBool::new(true));
