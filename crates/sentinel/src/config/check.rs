@@ -117,24 +117,22 @@ fn sentinel(raw: &RawConfig, env: &Env, report: &mut Report<'_>) -> Option<Senti
     }
     let api = api(raw.hyperfleet_api.as_ref(), env, report);
     let selector = selector(raw.resource_selector.as_ref(), report);
-    let decision = raw.decision.unwrap_or(match raw.message_decision {
-        Some(_) => RawPolicy::Expression,
-        None => RawPolicy::GenerationAware,
-    });
+    let decision = raw.decision.unwrap_or_else(|| RawPolicy::implied_by(raw.message_decision.as_ref()));
     // Paths and templates are understood there too: they begin as no expression does.
     let expressions = decision == RawPolicy::Expression || report.form == Form::HyperFleet;
     let leaves = if expressions { Leaves::Mixed } else { Leaves::Paths };
     let payload = payload(raw.message_data.as_ref(), leaves, report);
     let max_age = ready.zip(not_ready).map(|(ready, not_ready)| MaxAge { ready, not_ready });
     let expression = expression(decision, raw.message_decision.as_ref(), max_age.as_ref(), report);
-    let rules = max_age.and_then(|max_age| rules::check(raw, decision, max_age, report));
-    let max_events_per_second = rules::check_ceiling(raw.max_events_per_second, report);
     let republish = raw.republish.unwrap_or(match raw.message_decision {
         Some(_) => Republish::Always,
         None => Republish::InFlight,
     });
+    let unused = rules::unused(decision, republish);
+    let rules = max_age.and_then(|max_age| rules::check(raw, decision, unused, max_age, report));
+    let max_events_per_second = rules::check_ceiling(raw.max_events_per_second, report);
     let (api, effective_api) = api.unzip();
-    let in_effect = |key| rules.filter(|_| !rules::unused(decision).contains(&key));
+    let in_effect = |key| rules.filter(|_| !unused.contains(&key));
     let effective = RawConfig {
         resource_type: resource_type.clone(),
         poll_interval: poll_interval.map(GoDuration::new),
@@ -146,7 +144,7 @@ fn sentinel(raw: &RawConfig, env: &Env, report: &mut Report<'_>) -> Option<Senti
         max_events_per_second: raw.max_events_per_second,
         resource_selector: Some(raw.resource_selector.clone().unwrap_or(RawSelector::Pairs(Vec::new()))),
         hyperfleet_api: effective_api,
-        message_data: Some(raw.message_data.clone().unwrap_or_else(default_message_data)),
+        message_data: raw.message_data.clone(),
         decision: Some(decision),
         message_decision: raw.message_decision.clone(),
         republish: Some(republish),
@@ -171,12 +169,6 @@ fn positive(key: &str, value: Option<GoDuration>, default: u64, report: &mut Rep
         return None;
     }
     Some(value.map_or_else(|| Duration::from_secs(default), GoDuration::get))
-}
-
-/// What is sent where nothing is said, as one would write it.
-fn default_message_data() -> Value {
-    let fields = ["id", "kind", "href", "generation", "owner_references"];
-    fields.into_iter().map(|field| (field.to_owned(), Value::String(format!(".{field}")))).collect()
 }
 
 fn resource_type(raw: Option<&str>, report: &mut Report<'_>) -> Option<String> {

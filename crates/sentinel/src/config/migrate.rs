@@ -48,7 +48,7 @@ pub fn migrate(text: &Text, to: Option<Form>) -> Result<Migrated, ConfigError> {
         }
         Form::HyperFleet => {
             // What is the default of one form is not that of the other.
-            whole.config.decision.get_or_insert(RawPolicy::GenerationAware);
+            whole.config.decision.get_or_insert_with(|| RawPolicy::implied_by(whole.config.message_decision.as_ref()));
             to_yaml(&RawHyperFleet::raise(&whole))
         }
     };

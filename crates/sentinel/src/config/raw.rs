@@ -173,6 +173,13 @@ pub enum RawPolicy {
     Expression,
 }
 
+impl RawPolicy {
+    /// What decides where the file names nothing.
+    pub(super) fn implied_by(expressions: Option<&RawDecision>) -> Self {
+        if expressions.is_some() { Self::Expression } else { Self::GenerationAware }
+    }
+}
+
 /// Whether our own events count when it is decided what is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

@@ -5,20 +5,29 @@ use std::num::NonZeroU32;
 use watchfire_runtime::duration::GoDuration;
 
 use super::check::Report;
+use super::raw::Republish;
 use super::{RawConfig, RawPolicy};
 use crate::decision::{MaxAge, NoProgress, Policy, Rules, Spread};
 
 /// Keys that a decision takes no notice of.
-pub(super) fn unused(decision: RawPolicy) -> &'static [&'static str] {
-    match decision {
-        RawPolicy::GenerationAware => &[],
-        RawPolicy::TimeOnly => &["no_progress_after", "max_age_no_progress"],
-        RawPolicy::Expression => &["refresh_spread", "no_progress_after", "max_age_no_progress"],
+pub(super) fn unused(decision: RawPolicy, republish: Republish) -> &'static [&'static str] {
+    match (decision, republish) {
+        (RawPolicy::GenerationAware, Republish::InFlight) => &[],
+        (RawPolicy::GenerationAware, Republish::Always) | (RawPolicy::TimeOnly, _) => {
+            &["no_progress_after", "max_age_no_progress"]
+        }
+        (RawPolicy::Expression, _) => &["refresh_spread", "no_progress_after", "max_age_no_progress"],
     }
 }
 
 /// Makes the rules of checked max ages and what else the file says; says what is wrong with it.
-pub(super) fn check(raw: &RawConfig, decision: RawPolicy, max_age: MaxAge, report: &mut Report<'_>) -> Option<Rules> {
+pub(super) fn check(
+    raw: &RawConfig,
+    decision: RawPolicy,
+    unused: &[&str],
+    max_age: MaxAge,
+    report: &mut Report<'_>,
+) -> Option<Rules> {
     let policy = match decision {
         // Where an expression decides, it does so in place of these.
         RawPolicy::GenerationAware | RawPolicy::Expression => Policy::GenerationAware,
@@ -29,8 +38,9 @@ pub(super) fn check(raw: &RawConfig, decision: RawPolicy, max_age: MaxAge, repor
         ("no_progress_after", raw.no_progress_after.is_some()),
         ("max_age_no_progress", raw.max_age_no_progress.is_some()),
     ] {
-        if given && unused(decision).contains(&key) {
-            report.warn(key, "not used by this decision; leave it out, or write decision: generation_aware");
+        if given && unused.contains(&key) {
+            let message = "not used here; leave it out, or write decision: generation_aware and republish: in_flight";
+            report.warn(key, message);
         }
     }
     let rules = Rules::new(policy, max_age);

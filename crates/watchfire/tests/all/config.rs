@@ -206,7 +206,6 @@ async fn show_prints_what_is_in_effect_and_no_secret() {
     for part in [
         "poll_interval: 5s",
         "max_age_ready: 30m",
-        "generation: .generation",
         "token: <redacted>",
         "BROKER_PASSWORD: <redacted>",
         "BROKER_VHOST: from-environment",

@@ -12,6 +12,9 @@ use super::file::{self, Shape};
 use super::settings::{SHARED, Settings, is_secret};
 use crate::config::{Form, Migrated};
 
+/// What an address is put together from.
+const ADDRESS: [&str; 4] = ["BROKER_HOST", "BROKER_PORT", "BROKER_TLS", "BROKER_VHOST"];
+
 /// Whether a text is the broker's settings, not the sentinel's.
 pub fn is_broker(text: &Text) -> Result<bool, ConfigError> {
     Ok(Shape::of(text)?.is_some())
@@ -98,6 +101,11 @@ fn broker_yaml(settings: &[(&str, Option<String>)], notes: &mut Vec<String>) -> 
         let Some(value) = value else { continue };
         match SHARED.iter().find(|(known, _)| known == name) {
             Some((_, key)) => set(&mut tree, key, value.as_str().into()),
+            // Each goes before what the address says, and is one with it in no file.
+            None if ADDRESS.contains(name) && (get("BROKER_URL").is_some() || get("BROKER_HOST").is_none()) => {
+                notes
+                    .push(format!("{name} goes before broker.rabbitmq.url and is not written here: keep the variable"));
+            }
             None if *name == "BROKER_HOST" => {
                 let scheme = if get("BROKER_TLS").as_deref() == Some("true") { "amqps" } else { "amqp" };
                 let port = get("BROKER_PORT").map(|port| format!(":{port}")).unwrap_or_default();
@@ -105,7 +113,7 @@ fn broker_yaml(settings: &[(&str, Option<String>)], notes: &mut Vec<String>) -> 
                 let path = if vhost.is_empty() { String::new() } else { format!("/{vhost}") };
                 set(&mut tree, "broker.rabbitmq.url", format!("{scheme}://{value}{port}{path}").into());
             }
-            None if ["BROKER_PORT", "BROKER_TLS", "BROKER_VHOST"].contains(name) => {}
+            None if ADDRESS.contains(name) => {}
             None if *name == "BROKER_TOPIC" => {
                 notes.push(format!("the topic stands in the sentinel's file: write clients.broker.topic: {value}"));
             }

@@ -369,6 +369,24 @@ fn names_that_no_broker_takes_are_refused() {
 }
 
 #[test]
+fn what_goes_before_an_address_is_told_and_not_lost() {
+    let table = [
+        ("BROKER_URL: amqp://mq\nBROKER_VHOST: /prod\nBROKER_TLS: 'true'\n", &["BROKER_VHOST", "BROKER_TLS"][..]),
+        ("BROKER_HOST: other\nBROKER_URL: amqp://mq\n", &["BROKER_HOST"]),
+        ("BROKER_PORT: 5673\n", &["BROKER_PORT"]),
+        ("BROKER_HOST: mq\nBROKER_PORT: 5673\nBROKER_VHOST: /prod\n", &[]),
+    ];
+    for (settings, told) in table {
+        let file = Text::new("seed.yaml", settings);
+        let Migrated { text, notes } = migrate(&file, Some(Form::HyperFleet)).unwrap();
+        assert_eq!(notes.len(), told.len(), "{notes:?}");
+        assert!(told.iter().all(|name| notes.iter().any(|note| note.starts_with(name))), "{notes:?}");
+        assert_eq!(text.contains("amqp://mq:5673/%2fprod"), told.is_empty(), "{text}");
+        assert!(!text.contains("other"), "{text}");
+    }
+}
+
+#[test]
 fn no_password_is_migrated_however_an_address_is_written() {
     for (setting, kept) in [
         ("BROKER_URL: amqp://me:hunter2@mq:5673/v", Some("amqp://mq:5673/v")),

@@ -220,6 +220,20 @@ fn headers_come_from_the_file_or_for_secrets_from_elsewhere() {
 }
 
 #[test]
+fn what_a_file_implies_is_said_in_the_other_form_and_in_what_is_shown() {
+    let flat = "resource_type: c\nhyperfleet_api:\n  endpoint: http://a\nmessage_decision:\n  result: 'true'\n";
+    let migrated = migrate(&Text::new("a.yaml", flat), None).unwrap().text;
+    let (config, _, _) = loaded(&migrated, &[], &[]);
+    assert!(config.expression.is_some(), "{migrated}");
+    // The default leaves owner_references out where there are none, which no file can say.
+    let (config, process, _) = loaded(&format!("{NESTED}resource_type: c\n"), &[], &[]);
+    let shown = to_yaml(&config.file(&process)).unwrap();
+    let (again, _, _) = loaded(&shown, &[], &[]);
+    let sends = |config: &SentinelConfig| format!("{:?}", config.payload);
+    assert_eq!(sends(&again), sends(&config), "{shown}");
+}
+
+#[test]
 fn the_value_of_a_header_is_sent_and_migrated_and_never_shown() {
     let key = "k3y-of-tenant";
     for text in [
@@ -265,7 +279,9 @@ fn our_own_keys_are_the_same_in_either_form_and_carried_over_to_the_other() {
     let flat = format!("resource_type: c\nhyperfleet_api:\n  endpoint: http://api:8000\n{ours}");
     let meant = |text: &str| {
         let (config, _, warnings) = loaded(text, &[], &[]);
-        assert_eq!(warnings, "", "{text}");
+        // With republish: always nothing is known of progress.
+        let of_progress = |line: &str| line.contains("no_progress") && line.contains("not used here");
+        assert!(warnings.lines().count() == 2 && warnings.lines().all(of_progress), "{warnings}");
         (config.rules, config.max_events_per_second, config.republish, format!("{:?}", config.effective))
     };
     let (rules, ceiling, republish, effective) = meant(&nested);
