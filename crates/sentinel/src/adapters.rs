@@ -57,7 +57,7 @@ pub fn silent(said: &[Said], published: Published, now: Timestamp) -> Vec<&Said>
     let had_time = published.attempts >= ASKED || now.duration_since(published.at) >= GRACE;
     let is_silent = |said: &&Said| match (said.generation, said.at) {
         (Some(generation), Some(at)) if Some(generation) >= published.generation => {
-            published.at.duration_since(at) >= RESOLUTION && now.duration_since(at) >= GRACE
+            had_time && published.at.duration_since(at) >= RESOLUTION && now.duration_since(at) >= GRACE
         }
         _ => had_time,
     };

@@ -40,6 +40,8 @@ struct Entry {
     attempts: u16,
     /// Whether a report has overtaken it.
     answered: bool,
+    /// Whether the resource was listed since the last whole list.
+    listed: bool,
     silent: Set,
 }
 
@@ -97,6 +99,7 @@ impl InFlight {
         let entry = self.entries.peek_mut(&key)?;
         // The clock was set back: see `Entry::published`.
         entry.at = entry.at.min(now);
+        entry.listed = true;
         if let Some(report) = entry.report(resource, report, now).filter(|report| answers(*report, entry.at))
             && !std::mem::replace(&mut entry.answered, true)
         {
@@ -131,11 +134,25 @@ impl InFlight {
         let before = self.entries.peek(&key).filter(|before| before.generation == generation);
         let attempts = before.map_or(0, |before| before.attempts).saturating_add(1);
         self.waiting.begin(silent);
-        if let Some(before) = self.entries.put(key, Entry { generation, at, attempts, silent, answered: false }) {
+        if let Some(before) =
+            self.entries.put(key, Entry { generation, at, attempts, silent, answered: false, listed: true })
+        {
             self.waiting.end(before.silent);
         }
         if self.entries.len() > self.capacity && self.forget_oldest() {
             self.evicted += 1;
+        }
+    }
+
+    /// The list was read to its end: what it does not show waits for nobody any more.
+    pub(crate) fn end_of_list(&mut self) {
+        if self.waiting.resources() == 0 {
+            return;
+        }
+        for (_, entry) in &mut self.entries {
+            if !std::mem::replace(&mut entry.listed, false) {
+                self.waiting.end(std::mem::take(&mut entry.silent));
+            }
         }
     }
 
@@ -281,6 +298,23 @@ mod tests {
         assert_eq!(memory.waiting().resources(), 0);
         memory.confirm("h", Some(2), silent, at(114));
         memory.expire(at(300));
+        assert_eq!(memory.waiting().resources(), 0);
+    }
+
+    #[test]
+    fn what_a_whole_list_does_not_show_waits_for_nobody() {
+        let dns = Said { adapter: "dns".to_owned(), generation: None, at: None };
+        let silent = Roster::default().enter(&[&dns], "a");
+        let mut memory = InFlight::new(3, Duration::from_mins(1));
+        for id in ["a", "gone"] {
+            memory.confirm(id, Some(2), silent, at(100));
+        }
+        memory.end_of_list();
+        assert_eq!(memory.waiting().resources(), 2, "both were listed when their events were due");
+        memory.published(&resource("a", 2), None, at(110));
+        memory.end_of_list();
+        assert_eq!((memory.waiting().resources(), memory.len()), (1, 2), "its event may still count");
+        memory.end_of_list();
         assert_eq!(memory.waiting().resources(), 0);
     }
 

@@ -80,8 +80,10 @@ impl Backlog {
         self.shown.set(found.max(self.left.load(Ordering::Relaxed)));
     }
 
-    fn settle(&self) {
-        let left = self.found.swap(0, Ordering::Relaxed);
+    /// A list that was not read to its end says nothing of what the cycle before left.
+    fn settle(&self, whole: bool) {
+        let found = self.found.swap(0, Ordering::Relaxed);
+        let left = if whole { found } else { found.max(self.left.load(Ordering::Relaxed)) };
         self.left.store(left, Ordering::Relaxed);
         self.shown.set(left);
     }
@@ -114,9 +116,9 @@ impl Metrics {
         self.backlog.add(1);
     }
 
-    /// A cycle ended: what it did not publish, the next one finds again.
-    pub fn backlog_settled(&self) {
-        self.backlog.settle();
+    /// A cycle ended: what it did not publish, the next one finds again. `whole` where it went through the whole list.
+    pub fn backlog_settled(&self, whole: bool) {
+        self.backlog.settle(whole);
     }
 
     /// Events were held back for so long.
@@ -231,4 +233,21 @@ impl Metrics {
 /// Clocks differ: what is earlier than its cause took no time.
 fn seconds(time: SignedDuration) -> f64 {
     time.as_secs_f64().max(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_broke_off_says_nothing_of_what_the_one_before_left() {
+        let backlog = Backlog::default();
+        backlog.add(500);
+        backlog.settle(true);
+        backlog.add(3);
+        backlog.settle(false);
+        assert_eq!(backlog.shown.get(), 500);
+        backlog.settle(true);
+        assert_eq!(backlog.shown.get(), 0);
+    }
 }

@@ -59,16 +59,18 @@ fn other_words_and_other_shapes_name_nobody() {
 }
 
 #[test]
-fn silent_is_who_has_not_reported_since_our_event_and_for_a_minute() {
+fn silent_is_who_has_not_reported_since_our_event_and_for_a_minute_once_it_had_the_time() {
     let all = [said("validation", 3, 101), said("dns", 3, 40), said("quota", 4, 99)];
-    assert_eq!(names(&silent(&all, published(100, 1), at(110))), ["dns"], "the others have just reported");
-    assert_eq!(names(&silent(&all, published(100, 1), at(158))), ["dns"]);
-    assert_eq!(names(&silent(&all, published(100, 1), at(159))), ["dns", "quota"]);
+    assert_eq!(names(&silent(&all, published(100, 1), at(159))), [""; 0], "a refresh of a moment ago");
+    assert_eq!(names(&silent(&all, published(100, 1), at(160))), ["dns", "quota"]);
+    assert_eq!(names(&silent(&all, published(100, ASKED), at(110))), ["dns"], "the others have just reported");
+    assert_eq!(names(&silent(&all, published(100, ASKED), at(158))), ["dns"]);
+    assert_eq!(names(&silent(&all, published(100, ASKED), at(159))), ["dns", "quota"]);
     // A report in the second of our event may be an answer to it.
     assert_eq!(names(&silent(&[said("dns", 3, 100)], published(100, 1), at(500))), [""; 0]);
     assert_eq!(names(&silent(&[said("dns", 3, 99)], published(100, 1), at(500))), ["dns"]);
-    assert_eq!(names(&silent(&[said("dns", 3, 40)], published(100, 1), at(99))), [""; 0]);
-    assert_eq!(names(&silent(&[said("dns", 3, 40)], published(100, 1), at(100))), ["dns"]);
+    assert_eq!(names(&silent(&[said("dns", 3, 40)], published(100, ASKED), at(99))), [""; 0]);
+    assert_eq!(names(&silent(&[said("dns", 3, 40)], published(100, ASKED), at(100))), ["dns"]);
 }
 
 #[test]
