@@ -28,10 +28,12 @@ pub(crate) enum Kind {
     OmittedField,
     /// An expression that failed on a resource.
     FailedExpression,
+    /// An event that the broker refuses for what it is.
+    Refused,
 }
 
 impl Kind {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Unreadable,
         Self::ObservedAhead,
         Self::FromFuture,
@@ -39,6 +41,7 @@ impl Kind {
         Self::FailedField,
         Self::OmittedField,
         Self::FailedExpression,
+        Self::Refused,
     ];
 
     fn as_str(self) -> &'static str {
@@ -50,6 +53,7 @@ impl Kind {
             Self::OmittedField => "omitted_field",
             Self::FailedExpression => "failed_expression",
             Self::FailedField => "failed_field",
+            Self::Refused => "refused",
         }
     }
 }

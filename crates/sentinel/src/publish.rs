@@ -6,7 +6,6 @@
 //!
 //! While the list is still being read, an event waits up to [`LINGER`] for others to fill its window.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -25,6 +24,7 @@ use crate::ceiling::Ceiling;
 use crate::decision::Reason;
 use crate::engine::{About, Due};
 use crate::metrics::Metrics;
+use crate::notices::{Kind, Notices};
 use crate::trace::{self, Destination};
 
 /// So many events go out without waiting for more: what fills one request to a broker.
@@ -61,8 +61,8 @@ pub(crate) struct Publisher {
     ceiling: Option<Arc<Ceiling>>,
     /// What the broker's last failure was; told once per change.
     state: Arc<Mutex<Option<&'static str>>>,
-    /// Whether a single event's refusal has been told.
-    refused: Arc<AtomicBool>,
+    /// Which refusals of single events have been told.
+    notices: Arc<Mutex<Notices>>,
 }
 
 /// An event of which it is known what became of it, for this cycle.
@@ -92,6 +92,8 @@ struct Round {
 pub(crate) struct Outcome {
     pub(crate) published: u64,
     pub(crate) failed: u64,
+    /// The broker answered when the cycle began.
+    pub(crate) answers: bool,
     /// The last word about the broker was that it does not take events, whether or not any was due.
     pub(crate) broker_away: bool,
 }
@@ -100,7 +102,7 @@ impl Publisher {
     pub(crate) fn new(sink: Arc<dyn EventSink>, metrics: Metrics, ceiling: Option<Ceiling>) -> Self {
         let destination = Destination::new(sink.kind(), metrics.topic());
         let ceiling = ceiling.map(Arc::new);
-        Self { sink, destination, metrics, ceiling, state: Arc::default(), refused: Arc::default() }
+        Self { sink, destination, metrics, ceiling, state: Arc::default(), notices: Arc::default() }
     }
 
     /// Stays below a ceiling that others stay below as well.
@@ -135,7 +137,10 @@ impl Publisher {
         let (mut down, mut refused) = (false, None);
         // It may have to wait for other sentinels of the process; a stop does not.
         match token.run_until_cancelled(heartbeat.during(self.sink.check())).await {
-            Some(Ok(())) => self.answers(broker),
+            Some(Ok(())) => {
+                outcome.answers = true;
+                self.answers(broker);
+            }
             Some(Err(error)) => self.tell(broker, &error),
             None => {}
         }
@@ -228,9 +233,9 @@ impl Publisher {
             debug!(id = about.id, event = event.id(), error = %chain(&error), "event refused");
             round.sink_wide &= error.is_sink_wide();
             let told = error.is_sink_wide() || error.kind() == UNROUTABLE;
-            if !told && !self.refused.swap(true, Ordering::Relaxed) {
+            if !told && self.is_news(&about.id) {
                 warn!(id = about.id, error = %chain(&error), hint = error.hint(),
-                    "an event is refused for what it is, deciding again every poll interval; others are told at debug level");
+                    "an event is refused for what it is, deciding again every poll interval");
             }
             match error.verdict() {
                 // Where nothing is routed, a moment changes nothing; the next cycle decides again.
@@ -255,6 +260,11 @@ impl Publisher {
             round.sink_wide = false;
         }
         (round, settled)
+    }
+
+    /// Whether no refusal of this resource's events was told yet.
+    fn is_news(&self, id: &str) -> bool {
+        self.notices.lock().unwrap_or_else(PoisonError::into_inner).is_news(Kind::Refused, id)
     }
 
     fn failing(&self) -> Option<&'static str> {
@@ -283,7 +293,8 @@ impl Publisher {
         }
     }
 
-    fn recovered(&self, broker: &Dependency) {
+    /// There is a route again, or room; or nothing is due that would tell.
+    pub(crate) fn recovered(&self, broker: &Dependency) {
         broker.up();
         if self.state.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
             info!("the broker takes events again");

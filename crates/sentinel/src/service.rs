@@ -236,7 +236,11 @@ impl Sentinel {
             drop(walk);
             (result, cycle)
         };
-        let ((fetched, mut cycle), outcome) = join(fetching, confirmations).await;
+        let ((fetched, mut cycle), mut outcome) = join(fetching, confirmations).await;
+        if fetched.is_ok() && cycle.due == 0 && outcome.answers {
+            self.publisher.recovered(&self.broker_state);
+            outcome.broker_away = false;
+        }
         cycle.published = outcome.published;
         cycle.failed = outcome.failed;
         self.conclude(cycle, &fetched, outcome, begun.elapsed(), token);
@@ -252,18 +256,22 @@ impl Sentinel {
         token: &CancellationToken,
     ) {
         let now = clock::now();
+        let listed = fetched.is_ok() && !token.is_cancelled();
         if let Some(recorder) = &self.recorder {
-            recorder.end(now, fetched.is_ok() && !token.is_cancelled());
+            recorder.end(now, listed);
         }
         {
             let mut in_flight = self.engine.ledger.lock();
             in_flight.expire(now);
+            if listed {
+                in_flight.end_of_list();
+            }
             self.metrics.in_flight(in_flight.len(), in_flight.take_evicted(), in_flight.waiting().resources());
             for change in self.engine.roster.changes(in_flight.waiting()) {
                 tell_adapter(&change);
             }
         }
-        self.metrics.backlog_settled();
+        self.metrics.backlog_settled(listed);
         // Told to stop: how the API is was not learnt, nor how much is due.
         if token.is_cancelled() {
             return;
