@@ -205,9 +205,12 @@ impl Simulation {
         // A poll that was going on when the segment before broke off never ended.
         self.poll = None;
         self.pending.clear();
-        if self.header.is_none() {
-            self.summary.notes = notes(header, &self.engine.config);
-        } else if header.by == By::Sentinel && !header.continues {
+        for note in notes(header, &self.engine.config) {
+            if !self.summary.notes.contains(&note) {
+                self.summary.notes.push(note);
+            }
+        }
+        if self.header.is_some() && header.by == By::Sentinel && !header.continues {
             // The process that recorded had forgotten its events here, and so would this one.
             self.engine.forget();
             self.next.fill(Timestamp::MIN);

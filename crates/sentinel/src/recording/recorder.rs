@@ -1,9 +1,11 @@
 //! Records beside the service, which never waits for it: what can't be kept is a gap.
 
-use std::sync::Arc;
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use tracing::{error, info, warn};
@@ -16,13 +18,17 @@ use crate::page::Page;
 const WAITING: usize = 8192;
 const WAITING_BYTES: usize = 32 * 1024 * 1024;
 
+/// How long a stop waits for the disk.
+const FAREWELL: Duration = Duration::from_secs(5);
+
 /// A volume that is full is tried again so often.
 const PAUSE: SignedDuration = SignedDuration::from_mins(1);
 
 /// Hands what the service saw and did to the thread that writes it.
 pub struct Recorder {
     notes: Option<SyncSender<Note>>,
-    thread: Option<JoinHandle<()>>,
+    /// Closes when the thread has written everything.
+    written: Mutex<Receiver<Infallible>>,
     /// The bytes of the pages that wait.
     waiting: Arc<AtomicUsize>,
     lost: AtomicBool,
@@ -57,11 +63,15 @@ impl Recorder {
         let (notes, received) = sync_channel(WAITING);
         let waiting = Arc::new(AtomicUsize::new(0));
         let thread = thread::Builder::new().name("recording".to_owned());
-        let thread = thread.spawn({
+        let (end, written) = sync_channel(0);
+        thread.spawn({
             let waiting = Arc::clone(&waiting);
-            move || write(writer, &received, &waiting)
+            move || {
+                write(writer, &received, &waiting);
+                drop(end);
+            }
         })?;
-        Ok(Self { notes: Some(notes), thread: Some(thread), waiting, lost: AtomicBool::new(false) })
+        Ok(Self { notes: Some(notes), written: Mutex::new(written), waiting, lost: AtomicBool::new(false) })
     }
 
     /// A page that the service decides on at this time.
@@ -103,12 +113,12 @@ impl Recorder {
 }
 
 impl Drop for Recorder {
-    /// Writes what is left, so that a recording ends where the service did.
+    /// Writes what is left, so that a recording ends where the service did; a volume that hangs holds up no stop.
     fn drop(&mut self) {
         drop(self.notes.take());
-        if let Some(thread) = self.thread.take() {
-            // It has told what was wrong, if anything was.
-            drop(thread.join());
+        let written = self.written.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if written.recv_timeout(FAREWELL) == Err(RecvTimeoutError::Timeout) {
+            warn!("the recording's volume does not take what is left in time, leaving it");
         }
     }
 }

@@ -124,6 +124,15 @@ fn what_the_recording_does_not_hold_is_told() {
     for part in ["only what odd=1 selects", ".spec", "taken out of the recording: .metadata.labels.owner", "every 5s"] {
         assert!(notes.contains(part), "{part}: {notes}");
     }
+    // The folder goes on after a restart with another configuration.
+    let other = config("resource_selector: [{label: odd, value: '0'}]");
+    let scope = Scope { by: By::Onlooker, max: 1 << 30, kept: Kept::everything() };
+    let mut writer = Writer::open(folder.path(), scope, &other, at(10)).unwrap();
+    writer.page(at(10), std::iter::empty()).unwrap();
+    writer.end(at(10), true).unwrap();
+    writer.close().unwrap();
+    let notes = &run(folder.path(), vec![("first".to_owned(), recorded)], 5).unwrap().runs[0].notes;
+    assert!(notes.len() == 1 && notes[0].contains("only what odd=0 selects"), "{notes:?}");
     let mut wrong = config("");
     wrong.api.resource_type = "nodepools".to_owned();
     let error = run(folder.path(), vec![("wrong".to_owned(), wrong)], 5).unwrap_err();
