@@ -410,7 +410,7 @@ impl Api {
 
     /// Where the time is over, what broke first does not matter.
     fn late(&self, source: &reqwest::Error) -> Option<Error> {
-        source.is_timeout().then(|| Error::Timeout { url: self.name(), after: self.timeout })
+        (source.is_timeout() && !source.is_connect()).then(|| Error::Timeout { url: self.name(), after: self.timeout })
     }
 
     fn endless(&self, served: u64, counted: u64) -> Error {

@@ -264,10 +264,11 @@ pub fn decide(rules: &Rules, resource: &Resource<'_>, published: Option<Publishe
         |reason, since, due| Decision { reason, since, due, observed_ahead, from_future, no_progress: stuck.is_some() };
 
     if state == State::Unseen && ours.is_none() {
-        let deleting = resource.deleted_time.is_some();
-        let reason = if deleting { Reason::DeletionRequested } else { Reason::GenerationChanged };
         // The generation itself is the cause: a late report of an older one must not change the event's id.
-        return settle(reason, None, past_report);
+        return match resource.deleted_time {
+            Some(since) => settle(Reason::DeletionRequested, None, Some(since.min(now))),
+            None => settle(Reason::GenerationChanged, None, past_report),
+        };
     }
     if observed_ahead && report.is_none() && ours.is_none() {
         return settle(Reason::ObservedAhead, None, None);

@@ -62,6 +62,8 @@ pub(crate) struct Cause<'a> {
     item: &'a str,
     resource: Resource<'a>,
     decision: Decision,
+    /// Whether an event of this generation is remembered.
+    repeats: bool,
     silent: Set,
     now: Timestamp,
 }
@@ -194,7 +196,7 @@ impl Engine {
         }
         let published = published.filter(|ours| ours.generation == resource.generation);
         let silent = self.silent(item, &resource.id, published, now);
-        Verdict::Due(Box::new(Cause { item, resource, decision, silent, now }))
+        Verdict::Due(Box::new(Cause { item, resource, decision, repeats: published.is_some(), silent, now }))
     }
 
     /// How it is decided on this resource: where an expression decides, by what it says.
@@ -214,16 +216,14 @@ impl Engine {
         })
     }
 
+    /// The decision, and our last event for the resource, whether or not it counted.
     fn decide(&self, policy: Policy, resource: &Resource<'_>, now: Timestamp) -> (Decision, Option<Published>) {
         let report = policy.report(&resource.status);
         // Asked in any case: it measures how long the reports took.
         let published = self.ledger.lock().published(resource, report, now);
-        let published = match self.config.republish {
-            Republish::InFlight => published,
-            Republish::Always => None,
-        };
+        let counts = published.filter(|_| self.config.republish == Republish::InFlight);
         let rules = Rules { policy, ..self.config.rules };
-        (decide(&rules, resource, published, now), published)
+        (decide(&rules, resource, counts, now), published)
     }
 
     /// The adapters that a resource waits for, where it is due again after an event of ours: only then is it read.
@@ -302,14 +302,15 @@ impl Engine {
             id: cause.resource.id.clone().into_owned(),
             generation: cause.resource.generation,
             silent: cause.silent,
-            changed: self.first_of_spec(cause.item, &cause.decision),
+            changed: self.first_of_spec(cause),
         }
     }
 
     /// When the spec was changed that this event is the first of, if this process saw it happen.
-    fn first_of_spec(&self, item: &str, decision: &Decision) -> Option<Timestamp> {
-        let first =
-            matches!(decision.reason, Reason::GenerationChanged | Reason::ExpressionTrue) && decision.since.is_none();
+    fn first_of_spec(&self, cause: &Cause<'_>) -> Option<Timestamp> {
+        let Cause { item, decision, repeats, .. } = cause;
+        let tells_of_specs = matches!(decision.reason, Reason::GenerationChanged | Reason::ExpressionTrue);
+        let first = tells_of_specs && decision.since.is_none() && !repeats;
         // The API projects times to the second.
         let started = self.started - SignedDuration::from_secs(1);
         first.then(|| parse_updated(item)).flatten().filter(|changed| *changed >= started)

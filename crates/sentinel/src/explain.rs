@@ -21,6 +21,7 @@ use crate::decision::{self, Answer as Says, Explanation, Policy, Published, Rule
 use crate::engine::{self, Ledger};
 use crate::event;
 use crate::expression::{Explained, Facts};
+use crate::partial;
 use crate::recording::Fate;
 use crate::resource::Resource;
 
@@ -159,7 +160,7 @@ impl Explainer {
             }
         };
         // It was read a moment ago; what the view skipped may be nested too deeply.
-        let value = serde_json::from_str(item).unwrap_or(Value::Null);
+        let value = partial::read(item, None).unwrap_or(Value::Null);
         let facts = Facts { resource: &value, view: &resource, now };
         let explained = self.config.expression.as_deref().map(|expression| expression.explain(facts));
         let policy = match &explained {
@@ -168,10 +169,11 @@ impl Explainer {
             Some(Explained { result: Err(_), .. }) => Policy::Expression(Says::Failed),
         };
         let rules = Rules { policy, ..self.config.rules };
-        let published = self.published(&rules, &resource, now);
+        let remembered = self.remembered(&rules, &resource, now);
+        let published = remembered.filter(|_| self.config.republish == Republish::InFlight);
         let mut answer = self.answer(id, now, Outcome::NotSelected, "");
         answer.selector = self.selector(&resource);
-        let adapters = adapters(item, published, now);
+        let adapters = adapters(item, remembered.filter(|ours| ours.generation == resource.generation), now);
         answer.inputs = Some(inputs(&rules, &resource, adapters, published, explained.map(evaluated)));
         if let Some(missed) = answer.selector.iter().find(|requirement| !requirement.holds) {
             answer.verdict = not_selected(missed);
@@ -186,8 +188,9 @@ impl Explainer {
         answer
     }
 
-    fn published(&self, rules: &Rules, resource: &Resource<'_>, now: Timestamp) -> Option<Published> {
-        let memory = self.memory.as_ref().filter(|_| self.config.republish == Republish::InFlight)?;
+    /// Our last event for the resource, whether or not it counts.
+    fn remembered(&self, rules: &Rules, resource: &Resource<'_>, now: Timestamp) -> Option<Published> {
+        let memory = self.memory.as_ref()?;
         memory.ledger.lock().peek(resource, rules.policy.report(&resource.status), now)
     }
 
@@ -262,10 +265,17 @@ fn not_selected(missed: &Requirement) -> String {
 }
 
 fn verdict(explained: &Explanation, policy: Policy, now: Timestamp) -> String {
-    let Explanation { reason, due, publishes, .. } = explained;
+    let Explanation { reason, due, publishes, since, from_future, .. } = explained;
     match (publishes, due) {
+        // A report of the generation before says nothing about when the spec was changed.
+        (true, _) if since.is_none() => format!("an event is due: {reason}; the next cycle publishes it"),
         (true, Some(due)) => format!("an event is due since {due:.0}: {reason}; the next cycle publishes it"),
         (true, None) => format!("an event is due: {reason}; the next cycle publishes it"),
+        (false, Some(due)) if *from_future => {
+            format!(
+                "no event is due: {reason}; the next is at {due:.0}, or later if the report's time has passed by then"
+            )
+        }
         (false, Some(due)) => {
             let left = SignedDuration::from_secs(due.duration_since(now).as_secs());
             format!("no event is due: {reason}; the next is in {left:#}, at {due:.0}, unless the resource changes")
@@ -296,6 +306,27 @@ mod tests {
         for id in ["019a0c5e-0000-7000-8000-000000000001", "cls-123", "ä:b@c", "a.b"] {
             assert!(is_id(id), "{id:?}");
         }
+    }
+
+    #[test]
+    fn a_verdict_names_no_time_that_does_not_hold() {
+        let now = Timestamp::from_second(1_800_000_000).unwrap();
+        let explained = |publishes, since, from_future| Explanation {
+            publishes,
+            reason: "why".to_owned(),
+            due: Some(now),
+            since,
+            rules: Vec::new(),
+            from_future,
+            observed_ahead: false,
+        };
+        let says = |it| verdict(&it, Policy::GenerationAware, now);
+        assert_eq!(says(explained(true, None, false)), "an event is due: why; the next cycle publishes it");
+        assert!(says(explained(true, Some(now), false)).contains("due since 2027-01-15T08:00:00Z: why"));
+        assert!(
+            says(explained(false, Some(now), false)).contains("the next is in 0s, at 2027-01-15T08:00:00Z, unless")
+        );
+        assert!(says(explained(false, Some(now), true)).contains("at 2027-01-15T08:00:00Z, or later"));
     }
 
     #[test]

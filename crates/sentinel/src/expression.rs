@@ -412,7 +412,25 @@ fn reads(node: &Node, fields: &mut BTreeSet<String>) -> bool {
         Op::Call(Function::Condition, _) => {
             fields.insert("status".to_owned());
         }
-        _ => {}
+        Op::Text(_)
+        | Op::Constant(_)
+        | Op::Now
+        | Op::Reason
+        | Op::Slot(_)
+        | Op::Select(..)
+        | Op::Has(..)
+        | Op::Index(_)
+        | Op::Not(_)
+        | Op::Negate(_)
+        | Op::Binary(..)
+        | Op::All(_)
+        | Op::Any(_)
+        | Op::Conditional(_)
+        | Op::List(_)
+        | Op::Map(_)
+        | Op::Call(..)
+        | Op::Matches(..)
+        | Op::Each(_) => {}
     });
     !whole
 }

@@ -252,7 +252,9 @@ fn a_deletion_goes_out_at_once_and_then_by_max_age_in_words_of_its_own() {
     deleting.deleted_time = Some(ago(20));
     let requested = generation_aware(&deleting);
     assert_eq!(requested.reason.as_str(), "deletion requested - to be finalized");
-    assert_eq!((requested.since, requested.due), (None, Some(ago(60))));
+    assert_eq!((requested.since, requested.due), (None, Some(ago(20))));
+    let by_a_fast_clock = Resource { deleted_time: Some(ago(-5)), ..deleting.clone() };
+    assert_eq!(generation_aware(&by_a_fast_clock).due, Some(ago(0)));
     // Nobody has reported on it, and then they have: as for any other, in its own words.
     assert_eq!(after(&deleting, published(2, ago(9))).reason, Reason::InFlight);
     let again = after(&deleting, published(2, ago(10)));

@@ -95,13 +95,14 @@ async fn a_running_sentinel_knows_what_became_of_the_last_event() {
 
 #[tokio::test]
 async fn the_adapter_that_leaves_our_last_event_without_a_report_is_named() {
-    let Scene { api, receiver, setup, id } = scene("").await;
+    let Scene { api, receiver, setup, id } = scene("max_age_not_ready: 50ms").await;
     for (adapter, ago) in [("validation", 0), ("dns", 90)] {
         let at = clock::now() - SignedDuration::from_secs(ago);
         api.fleet.report_at("clusters", &id, NewReport::new(adapter, 1, Status::False, at), at).unwrap();
     }
     let sentinel = setup.start().await;
-    receiver.wait_for(1).await;
+    // So often that the adapter had the time.
+    receiver.wait_for(5).await;
     let published = async || live(&sentinel, &id).await["last_event"].is_object().then_some(());
     eventually(DEADLINE, "an outcome", published).await;
     let output = run(&["sentinel", "explain", &id, "--server", &sentinel.health], &[]).await;
