@@ -11,6 +11,7 @@ mod problems;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
@@ -27,6 +28,12 @@ use locate::{Place, Source};
 /// A ConfigMap can't hold more, and nothing a person writes comes near.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
+/// What YAML takes for a map in a map.
+const QUOTE: &str = "a value that begins with {{ has to be quoted, as in '{{ .name }}'";
+
+/// Values of the wrong kind that are told at once: the file is read anew without each.
+const MAX_MISTYPED: usize = 100;
+
 /// How the library mentions a position.
 const AT_LINE: &str = " at line ";
 
@@ -37,6 +44,8 @@ pub struct Document<T> {
     pub value: T,
     source: Arc<Source>,
     unknown: Vec<UnknownKey>,
+    /// Values that are not what their keys take; the fields have their defaults.
+    mistyped: Vec<Problem>,
 }
 
 /// A key in the file that no field takes.
@@ -75,9 +84,15 @@ impl Text {
         Self { file: name.into(), text: text.into() }
     }
 
-    /// Reads it as one raw form.
+    /// Reads it as one raw form; fails with every value that is not what its key takes.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<Document<T>, ConfigError> {
         Document::parse(&self.file, &self.text)
+    }
+
+    /// As [`Self::parse`], but where values can be left out they are, and are among [`Document::problems`], so that they
+    /// are told together with all else that is wrong.
+    pub fn parse_as_far_as_possible<T: DeserializeOwned>(&self) -> Result<Document<T>, ConfigError> {
+        Document::parse_as_far_as_possible(&self.file, &self.text)
     }
 
     /// Returns the file's name, as it appears in messages.
@@ -99,6 +114,11 @@ impl<T: DeserializeOwned> Document<T> {
 
     /// Parses the text of a file called `name`.
     pub fn parse(name: &str, text: &str) -> Result<Self, ConfigError> {
+        let document = Self::parse_as_far_as_possible(name, text)?;
+        if document.mistyped.is_empty() { Ok(document) } else { Err(ConfigError::Invalid(document.mistyped)) }
+    }
+
+    fn parse_as_far_as_possible(name: &str, text: &str) -> Result<Self, ConfigError> {
         if text.len() as u64 > MAX_FILE_BYTES {
             return Err(refused(name, None, "the file is larger than 1 MiB, is it the right one?".to_owned()));
         }
@@ -107,19 +127,34 @@ impl<T: DeserializeOwned> Document<T> {
         }
         let source = Source::parse(name, text).map_err(|error| {
             let place = error.location().map(|at| Place { line: at.line(), column: at.column() });
-            refused(name, place.map(|place| (String::new(), place)), plain(&error))
+            let message = match place.and_then(|place| text.lines().nth(usize::try_from(place.line).ok()? - 1)) {
+                Some(line) if line.contains(": {{") => QUOTE.to_owned(),
+                _ => plain(&error),
+            };
+            refused(name, place.map(|place| (String::new(), place)), message)
         })?;
-        let mut ignored = Vec::new();
-        let value = serde_saphyr::with_deserializer_from_str_with_options(text, locate::options(), |yaml| {
-            serde_ignored::deserialize(yaml, |path| ignored.push(locate::segments(&path)))
-        })
-        .map_err(|error| {
+        let mut mistyped: Vec<Problem> = Vec::new();
+        let mut text = Cow::Borrowed(text);
+        let (value, ignored) = loop {
+            let error = match deserialize(&text) {
+                Ok(read) => break read,
+                Err(error) => error,
+            };
             let place = error.location().map(|at| Place { line: at.line(), column: at.column() });
-            refused(name, place.map(|place| (source.key_at(place), place)), plain(&error))
-        })?;
+            let key = place.map(|place| source.key_at(place)).unwrap_or_default();
+            // A key that can't be left out fails again, for want of a value.
+            let again = !mistyped.is_empty() && (key.is_empty() || mistyped.iter().any(|it| it.is_about(&key)));
+            if !again {
+                mistyped.push(Problem::new(Some(name), place, Origin::Key(key.clone()), plain(&error)));
+            }
+            match source.without(&text, &key).filter(|_| !again && mistyped.len() < MAX_MISTYPED) {
+                Some(rest) => text = rest.into(),
+                None => return Err(ConfigError::Invalid(mistyped)),
+            }
+        };
         let unknown =
             ignored.into_iter().map(|path| UnknownKey { message: known::complaint::<T>(&path), path }).collect();
-        Ok(Self { value, source: Arc::new(source), unknown })
+        Ok(Self { value, source: Arc::new(source), unknown, mistyped })
     }
 }
 
@@ -147,9 +182,9 @@ impl<T> Document<T> {
         self
     }
 
-    /// Starts the list of problems, with the unknown keys in it.
+    /// Starts the list of problems, with the values and keys in it that could not be taken.
     pub fn problems(&self) -> Problems {
-        let mut problems = Problems::in_source(Arc::clone(&self.source));
+        let mut problems = Problems::in_source(Arc::clone(&self.source), self.mistyped.clone());
         for key in &self.unknown {
             problems.push(key.path.join("."), key.message.as_str());
         }
@@ -171,6 +206,15 @@ impl<T> Document<T> {
     pub fn file(&self) -> &str {
         self.source.file()
     }
+}
+
+/// Reads a form, and the paths of the keys that it does not have.
+fn deserialize<T: DeserializeOwned>(text: &str) -> Result<(T, Vec<Vec<String>>), serde_saphyr::Error> {
+    let mut ignored = Vec::new();
+    let value = serde_saphyr::with_deserializer_from_str_with_options(text, locate::options(), |yaml| {
+        serde_ignored::deserialize(yaml, |path| ignored.push(locate::segments(&path)))
+    })?;
+    Ok((value, ignored))
 }
 
 fn refused(file: &str, at: Option<(String, Place)>, message: String) -> ConfigError {

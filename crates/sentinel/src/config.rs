@@ -103,12 +103,16 @@ fn parse(text: &Text, by_address: bool) -> Result<(Form, setting::Whole, Problem
     let form = Form::of(text, by_address)?;
     Ok(match form {
         Form::Flat => {
-            let document = text.parse::<RawConfig>()?.renamed(&form::RENAMED_FLAT).refused(&form::REFUSED);
+            let document =
+                text.parse_as_far_as_possible::<RawConfig>()?.renamed(&form::RENAMED_FLAT).refused(&form::REFUSED);
             let problems = document.problems();
             (form, setting::Whole { config: document.value, ..setting::Whole::default() }, problems)
         }
         Form::HyperFleet => {
-            let document = text.parse::<RawHyperFleet>()?.renamed(&form::RENAMED_HYPERFLEET).refused(&form::REFUSED);
+            let document = text
+                .parse_as_far_as_possible::<RawHyperFleet>()?
+                .renamed(&form::RENAMED_HYPERFLEET)
+                .refused(&form::REFUSED);
             (form, document.value.lower(), document.problems())
         }
     })

@@ -14,7 +14,7 @@ use anyhow::{Context, anyhow};
 use serde::Deserialize;
 use tracing::{info, warn};
 use watchfire_delivery::metrics::Metrics as DeliveryMetrics;
-use watchfire_runtime::config::{ConfigError, Document, Env};
+use watchfire_runtime::config::{ConfigError, Env, Text};
 use watchfire_runtime::health::Health;
 use watchfire_runtime::tasks::{Stage, Tasks};
 use watchfire_runtime::telemetry::{LogConfig, Telemetry};
@@ -86,7 +86,7 @@ struct RawEntry {
 
 /// Reads the list and every file on it; all that is wrong with any of them is in one error.
 fn several(list: &Path, env: &Env) -> Result<Vec<Named>, ConfigError> {
-    let document = Document::<RawRun>::read(list)?;
+    let document = Text::read(list)?.parse_as_far_as_possible::<RawRun>()?;
     let mut problems = document.problems();
     if document.value.sentinels.is_empty() {
         problems.push("sentinels", "missing; list at least one, with its name and the path of its config");

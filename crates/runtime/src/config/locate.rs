@@ -101,6 +101,31 @@ impl Source {
         lines.into_iter().map(|(line, (_, path))| (line, path.to_owned())).collect()
     }
 
+    /// The text with null for the value of a key, every other line where it was; nothing where the key does not begin
+    /// its line, so that it is not known where the value ends.
+    pub(super) fn without(&self, text: &str, key: &str) -> Option<String> {
+        let Places { key, value } = *self.places.get(&normalized(key))?;
+        let zero_based = |at: u64| usize::try_from(at).ok()?.checked_sub(1);
+        let (line, column) = (zero_based(key.line)?, zero_based(key.column)?);
+        let mut lines: Vec<String> = text.split('\n').map(str::to_owned).collect();
+        let first = lines.get_mut(line)?;
+        if !first.chars().take(column).all(|c| matches!(c, ' ' | '-')) {
+            return None;
+        }
+        if value.line == key.line {
+            *first = first.chars().take(zero_based(value.column)?).collect();
+        }
+        let belongs = |line: &str| {
+            let rest = line.trim_start_matches(' ');
+            let indent = line.len() - rest.len();
+            let closes = rest.starts_with(['-', ']', '}']) || key == value;
+            rest.is_empty() || rest.starts_with('#') || indent > column || (indent == column && closes)
+        };
+        lines.iter_mut().skip(line + 1).take_while(|line| belongs(line)).for_each(String::clear);
+        let rest = lines.join("\n");
+        Self::parse(&self.file, &rest).is_ok().then_some(rest)
+    }
+
     /// The key whose value begins at a position; what all have in common where a merge gives several the same.
     pub(super) fn key_at(&self, place: Place) -> String {
         let here = self.places.iter().filter(|(_, at)| at.value == place).map(|(path, _)| path.as_str());

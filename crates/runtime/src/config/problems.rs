@@ -85,6 +85,11 @@ impl Problem {
         self
     }
 
+    /// Whether it is about this key.
+    pub(super) fn is_about(&self, key: &str) -> bool {
+        matches!(&self.origin, Origin::Key(ours) if ours == key)
+    }
+
     /// Returns what the problem is tied to.
     pub fn origin(&self) -> &Origin {
         &self.origin
@@ -171,6 +176,8 @@ pub struct Problems {
     source: Option<Arc<Source>>,
     found: Vec<Problem>,
     warnings: Vec<Warning>,
+    /// Keys of which it was told that their values cannot be taken.
+    told: Vec<Origin>,
 }
 
 impl Problems {
@@ -179,14 +186,18 @@ impl Problems {
         Self::default()
     }
 
-    pub(super) fn in_source(source: Arc<Source>) -> Self {
-        Self { source: Some(source), ..Self::default() }
+    pub(super) fn in_source(source: Arc<Source>, mistyped: Vec<Problem>) -> Self {
+        let told = mistyped.iter().map(|problem| problem.origin.clone()).collect();
+        Self { source: Some(source), found: mistyped, warnings: Vec::new(), told }
     }
 
-    /// Adds a problem. A key path that the file does not have is placed at its nearest parent that is there.
+    /// Adds a problem. A key path that the file does not have is placed at its nearest parent that is there. What is
+    /// missing because its value could not be taken is not told again.
     pub fn push(&mut self, origin: impl Into<Origin>, message: impl Into<String>) {
         let problem = self.locate(origin.into(), message.into());
-        self.found.push(problem);
+        if !self.told.contains(&problem.origin) {
+            self.found.push(problem);
+        }
     }
 
     /// Adds a warning: legal, but worth telling at start.

@@ -176,6 +176,70 @@ fn a_type_error_stops_with_file_line_column_and_key() {
 }
 
 #[test]
+fn every_value_of_the_wrong_kind_is_told_at_once_and_with_all_else_that_is_wrong() {
+    let text = "\
+poll_interval: 5 # no unit
+enabled: 'perhaps'
+resource_selector:
+- label: region
+  value: us-east
+- label: [a,
+    b]
+  value: v
+hyperfleet_api:
+  endpoint:
+    # a map
+    a: b
+# and the rest
+
+  timeout: 1d
+typo: 1
+shards: 300
+";
+    let doc = Text::new("s.yaml", text).parse_as_far_as_possible::<Raw>().unwrap();
+    assert_eq!(doc.value.resource_selector.as_ref().unwrap()[1], Label { label: None, value: Some("v".to_owned()) });
+    let mut problems = doc.problems();
+    problems.push("hyperfleet_api.endpoint", "missing");
+    problems.push("max_age_ready", "missing");
+    let said = problems.finish().unwrap_err().to_string();
+    let told: Vec<_> = said.lines().map(|line| line.split_inclusive(": ").take(2).collect::<String>()).collect();
+    assert_eq!(
+        told,
+        [
+            "s.yaml:1:16: poll_interval: ",
+            "s.yaml:2:10: enabled: ",
+            "s.yaml:6:10: resource_selector[1].label: ",
+            "s.yaml:12:5: hyperfleet_api.endpoint: ",
+            "s.yaml:15:12: hyperfleet_api.timeout: ",
+            "s.yaml:16:1: typo: ",
+            "s.yaml:17:9: shards: ",
+            "s.yaml: max_age_ready: ",
+        ],
+        "{said}"
+    );
+    // Whoever wants all or nothing gets what could not be taken.
+    assert_eq!(refusal(text).lines().count(), 6);
+}
+
+#[test]
+fn where_a_value_cannot_be_told_from_the_rest_the_first_of_them_is() {
+    for text in [
+        "hyperfleet_api: {timeout: 1d, endpoint: [a]}\n",
+        "resource_selector:\n  - text\n  - 5\n",
+    ] {
+        let error = Text::new("s.yaml", text).parse_as_far_as_possible::<Raw>().unwrap_err();
+        assert_eq!(error.to_string().lines().count(), 1, "{error}");
+    }
+    assert!(refusal("enabled: x\nshards: y\nshards: z\n").contains("duplicate"), "what is no YAML comes first");
+}
+
+#[test]
+fn a_template_that_is_not_quoted_is_told_to_be() {
+    let error = refusal("message_data:\n  id: .id\n  generation: {{ .generation }}\n");
+    assert!(error.starts_with("s.yaml:3:") && error.ends_with("has to be quoted, as in '{{ .name }}'"), "{error}");
+}
+
+#[test]
 fn a_syntax_error_stops_with_file_line_and_column() {
     let table = [
         ("a: b: c\n", "s.yaml:1:"),

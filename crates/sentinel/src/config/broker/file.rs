@@ -178,7 +178,7 @@ pub fn parse(text: &Text, problems: &mut Problems) -> Result<Settings, ConfigErr
         Some(Shape::Map) => map(text)?,
         // What looks like neither is refused with the keys of this one.
         Some(Shape::BrokerYaml) | None => {
-            let document = text.parse::<RawBrokerFile>()?.refused(&REFUSED);
+            let document = text.parse_as_far_as_possible::<RawBrokerFile>()?.refused(&REFUSED);
             problems.append(document.problems());
             return Ok(broker_yaml(&document));
         }
