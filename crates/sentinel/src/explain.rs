@@ -114,8 +114,8 @@ impl Explainer {
             api::Error::Status { status, .. } if status.as_u16() == 404 => (
                 Outcome::NotFound,
                 format!(
-                    "{} has no such thing among its {kind}: check the id, and that it is one of the {kind}; if it was \
-                     deleted for good, no event will follow",
+                    "{} has no such thing among its {kind}: check the id (names are not looked for), and that it is one of the {kind}; if \
+                     it was deleted for good, no event will follow",
                     redacted(&self.config.api.endpoint)
                 ),
             ),

@@ -223,10 +223,7 @@ shards: 300
 
 #[test]
 fn where_a_value_cannot_be_told_from_the_rest_the_first_of_them_is() {
-    for text in [
-        "hyperfleet_api: {timeout: 1d, endpoint: [a]}\n",
-        "resource_selector:\n  - text\n  - 5\n",
-    ] {
+    for text in ["hyperfleet_api: {timeout: 1d, endpoint: [a]}\n", "resource_selector:\n  - text\n  - 5\n"] {
         let error = Text::new("s.yaml", text).parse_as_far_as_possible::<Raw>().unwrap_err();
         assert_eq!(error.to_string().lines().count(), 1, "{error}");
     }

@@ -24,6 +24,7 @@ case "$1" in
     if [[ "$*" == *--help* || "$2" != -* ]]; then exec BINARY "$@"; fi
     BINARY "$@" --health-bind-address 127.0.0.1:HEALTH --metrics-bind-address 127.0.0.1:METRICS >log 2>&1 &
     pid=$!
+    trap 'kill -TERM $pid' TERM
     while kill -0 $pid 2>/dev/null; do
       if grep -q 'event published' log && { [[ -z $BACKGROUND ]] || [[ -e done ]]; }; then kill -TERM $pid; break; fi
       sleep 0.05
