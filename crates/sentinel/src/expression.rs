@@ -24,6 +24,7 @@ mod compile;
 mod eval;
 mod functions;
 mod plan;
+mod re2;
 mod strings;
 mod time;
 mod tree;

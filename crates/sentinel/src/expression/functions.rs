@@ -7,6 +7,7 @@ use regex::{Regex, RegexBuilder};
 use serde_json::Value as Json;
 
 use super::eval::{Kind, Trouble};
+use super::re2;
 use super::time::{self, Part};
 use super::types::SIGNATURES;
 use super::value::{BYTES_PER_UNIT, Record, Type, Value};
@@ -53,9 +54,13 @@ impl fmt::Display for Function {
     }
 }
 
-/// Compiles a regular expression within its bounds.
+/// Compiles a regular expression of RE2 within its bounds.
 pub(super) fn regex(pattern: &str) -> Result<Regex, String> {
-    let built = RegexBuilder::new(pattern).size_limit(MAX_REGEX).dfa_size_limit(MAX_REGEX).nest_limit(32).build();
+    let built = RegexBuilder::new(&re2::translate(pattern)?)
+        .size_limit(MAX_REGEX)
+        .dfa_size_limit(MAX_REGEX)
+        .nest_limit(32)
+        .build();
     built.map_err(|error| match error {
         regex::Error::CompiledTooBig(_) => "it compiles to more than 64 KiB".to_owned(),
         // Several lines with a drawing of the place; the last one says what is wrong.
