@@ -334,7 +334,7 @@ pub(crate) struct DeliveryArgs {
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
     /// Ends after this many seconds; exit status 0 only if every resource became Ready.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     pub(crate) seconds: Option<u64>,
     /// Prints one line per change instead of drawing a view; the default where output is not a terminal.
     #[arg(long)]
