@@ -242,7 +242,11 @@ pub(crate) enum ConfigCommand {
     /// settings become a broker.yaml or variables.
     Migrate {
         /// The sentinel's file, a broker.yaml, or a ConfigMap's folder, manifest or map.
-        file: PathBuf,
+        #[arg(required_unless_present = "config", conflicts_with = "config")]
+        file: Option<PathBuf>,
+        /// The same, as the other commands have it.
+        #[arg(long, short, value_name = "FILE")]
+        config: Option<PathBuf>,
         /// Into which form; without it, the one that the file is not in.
         #[arg(long, value_enum)]
         to: Option<ToForm>,
