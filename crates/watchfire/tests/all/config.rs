@@ -244,6 +244,18 @@ async fn the_schema_speaks_of_the_file_and_not_of_the_program() {
 }
 
 #[tokio::test]
+async fn the_schema_of_the_broker_takes_what_the_file_takes() {
+    let said = text(&run(&["config", "schema", "--form", "broker"], &[]).await.stdout);
+    let schema: Value = serde_json::from_str(&said).expect("JSON");
+    let takes = |name: &str, ty: &str| {
+        let types = schema["$defs"][name]["type"].as_array().expect("several types");
+        types.iter().any(|known| known == ty)
+    };
+    assert!(takes("Plain", "boolean"), "publisher_confirm: true");
+    assert!(takes("Theirs", "number"), "prefetch_count: 20");
+}
+
+#[tokio::test]
 async fn a_file_to_migrate_is_named_as_for_the_other_commands() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("sentinel.yaml").display().to_string();

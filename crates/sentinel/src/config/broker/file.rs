@@ -18,7 +18,7 @@ use super::settings::{SHARED, Settings, is_ours};
 
 /// A plain value: what YAML takes for a number or a flag is as good as the text of it.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
-#[schemars(rename = "Plain", description = "A plain value: text, or what YAML takes for a number or a flag.")]
+#[schemars(rename = "Plain", description = "A plain value: text, or what YAML takes for a number or a flag.", extend("type" = ["string", "number", "boolean"]))]
 pub(super) struct Scalar(String);
 
 /// `broker.yaml` as typed. What only consumers read is not looked at.
@@ -100,7 +100,7 @@ struct RawPubSub {
 
 /// A consumer's setting, of which nothing is kept.
 #[derive(Debug, Clone, Default, JsonSchema)]
-#[schemars(rename = "Theirs", description = "For adapters; the sentinel takes no notice.")]
+#[schemars(rename = "Theirs", description = "For adapters; the sentinel takes no notice.", extend("type" = ["string", "number", "boolean", "array", "object", "null"]))]
 struct Theirs;
 
 impl<'de> Deserialize<'de> for Theirs {
