@@ -1,5 +1,5 @@
 //! What tests share: receivers and proxies that misbehave on demand, private brokers to kill, and finders of the real
-//! services. A dev-dependency only.
+//! services. The product never depends on it.
 //!
 //! A helper that cannot do its work panics: in a test that is the failure to report. Nothing here sleeps to let
 //! something happen; everything waits on a condition with a deadline (see [`eventually`]).
