@@ -26,18 +26,20 @@ docs:
 alerts: ## rules and dashboards are valid, each alert fires when it should, and none on a healthy install
 	testbed/alerts
 
-bench: ## release builds against ceilings in the same run; rows also in target/bench.json
+bench: ## release builds against ceilings in the same run; rows also in target/simulate.json and target/bench.json
 	cargo build --release --locked -p watchfire -p watchfire-benches
-	cargo run --release --locked -p watchfire-benches -- simulate
-	eval "$$(testbed/up)" && mkdir -p target && \
+	mkdir -p target
+	cargo run --release --locked -p watchfire-benches -- simulate --json target/simulate.json
+	WATCHFIRE_TEST_REQUIRE=all testbed/with sh -c ' \
 	  cargo run --release --locked -p watchfire-benches -- sentinel --million --json target/bench.json && \
-	  cargo test --release --locked -p watchfire-delivery --test all rate -- --ignored --nocapture
+	  cargo test --release --locked -p watchfire-delivery --test all rate -- --ignored --nocapture'
 
 chaos: ## the sentinel through rounds of faults, each from its seed; ROUNDS=200 JOBS=4 for the long one
 	testbed/chaos --seed $(SEED) --rounds $(ROUNDS) --jobs $(JOBS)
 
 soak: ## what takes minutes, and nobody waits for otherwise
-	eval "$$(testbed/up)" && cargo test --locked -p watchfire-sentinel --test all two_minutes -- --ignored --nocapture
+	WATCHFIRE_TEST_REQUIRE=all testbed/with \
+	  cargo test --locked -p watchfire-sentinel --test all two_minutes -- --ignored --nocapture
 
 fuzz: ## each fuzz target for SECONDS; needs a nightly toolchain
 	testbed/fuzz $(SECONDS)

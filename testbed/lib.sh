@@ -13,23 +13,23 @@ listens() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 runs() {
   local pid started
   read -r pid started 2>/dev/null <"$1" || return 1
-  [[ $(started_at "$pid") == "$started" ]]
+  # One that was gone before it could be asked has none.
+  [[ -n $started && $(started_at "$pid") == "$started" ]]
 }
 
 # The kernel's start time of a process: a number that its successor under the same id does not have.
 started_at() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f1,20 | grep -v '^Z' | cut -d' ' -f2 || true; }
 
-# Installs a Debian package without starting the service it brings.
-install() {
+# Installs a Debian package without starting the service it brings. In a shell of its own, which takes the policy away
+# however it ends: no other package on this machine could start a service under it.
+install() (
   say "installing $1 with apt-get"
-  local policy=/usr/sbin/policy-rc.d made=no
+  policy=/usr/sbin/policy-rc.d
   if [[ ! -e $policy ]]; then
+    trap 'rm -f "$policy"' EXIT
+    trap 'exit 130' INT TERM
     printf '#!/bin/sh\nexit 101\n' >"$policy"
     chmod +x "$policy"
-    made=yes
   fi
-  local ok=0
-  { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "$1"; } >&2 || ok=1
-  [[ $made == no ]] || rm -f "$policy"
-  return $ok
-}
+  { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "$1"; } >&2
+)

@@ -52,6 +52,9 @@ enum Command {
         /// How many hours of polls, one each 5 s.
         #[arg(long, default_value_t = 24)]
         hours: u32,
+        /// Writes the rows as JSON.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
     },
     /// The ceilings, as processes of their own.
     #[command(hide = true)]
@@ -67,21 +70,27 @@ fn main() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
     match Cli::parse().command {
         Command::Ceiling(args) => runtime.block_on(ceiling::run(&args)),
-        Command::Simulate { resources, hours } => {
+        Command::Simulate { resources, hours, json } => {
             let rows = simulate::rows(resources, hours)?;
-            report::print(&rows)?;
+            tell(&rows, json)?;
             hold(&rows)
         }
         Command::Sentinel { resources, rounds, million, report_only, json } => {
             let mut rows: Vec<Row> = micro::rows(rounds)?;
             rows.extend(runtime.block_on(sentinel::rows(resources, rounds, million))?);
-            report::print(&rows)?;
-            if let Some(path) = json {
-                std::fs::write(path, serde_json::to_string_pretty(&rows)?)?;
-            }
+            tell(&rows, json)?;
             if report_only { Ok(()) } else { hold(&rows) }
         }
     }
+}
+
+/// Prints the rows, and writes them to the file.
+fn tell(rows: &[Row], json: Option<PathBuf>) -> anyhow::Result<()> {
+    report::print(rows)?;
+    if let Some(path) = json {
+        std::fs::write(path, serde_json::to_string_pretty(rows)?)?;
+    }
+    Ok(())
 }
 
 /// Fails, naming the rows that are not what they must be.

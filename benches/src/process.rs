@@ -1,11 +1,10 @@
 //! The sentinel in a process of its own, and what can be seen of it from outside.
 
-use std::net::{Ipv4Addr, TcpListener};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use watchfire_testkit::{beside, free_port};
 
 /// How long the slowest row may take.
 const DEADLINE: Duration = Duration::from_mins(5);
@@ -26,8 +25,8 @@ impl Sentinel {
         let text =
             format!("resource_type: clusters\npoll_interval: 1h\nhyperfleet_api:\n  endpoint: {api}\n  timeout: 30s\n");
         std::fs::write(&config, text)?;
-        let address = format!("127.0.0.1:{}", free_port()?);
-        let binary = beside("watchfire")?;
+        let address = format!("127.0.0.1:{}", free_port());
+        let binary = beside("watchfire");
         let begun = Instant::now();
         let child = Command::new(&binary)
             .arg("sentinel")
@@ -98,15 +97,4 @@ impl Drop for Sentinel {
         _ = self.child.kill();
         _ = self.child.wait();
     }
-}
-
-/// A program that was built with this one.
-pub(crate) fn beside(name: &str) -> anyhow::Result<PathBuf> {
-    let path = std::env::current_exe()?.with_file_name(name);
-    ensure!(path.exists(), "{} is not there; build it with the same profile first", path.display());
-    Ok(path)
-}
-
-fn free_port() -> anyhow::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

@@ -12,8 +12,9 @@ use tokio_util::sync::CancellationToken;
 use watchfire_sentinel::api::projection::Projection;
 use watchfire_sentinel::payload::Payload;
 use watchfire_simulator::{Dialect, FleetState, Server, Simulator};
+use watchfire_testkit::beside;
 
-use crate::process::{Sentinel, beside};
+use crate::process::Sentinel;
 use crate::report::{Row, median};
 
 /// What the sentinel asks for with its default payload, of resources that have no owner; a ceiling reads the same.
@@ -86,7 +87,7 @@ fn nobody() -> Vec<(&'static str, String)> {
 }
 
 async fn binary(rounds: usize) -> anyhow::Result<Vec<Row>> {
-    let size = std::fs::metadata(beside("watchfire")?)?.len();
+    let size = std::fs::metadata(beside("watchfire"))?.len();
     let api = Api::start(100, FleetState::Fresh).await?;
     let (mut starts, mut memory) = (Vec::new(), Vec::new());
     for _ in 0..rounds {

@@ -12,7 +12,7 @@ mod verdict;
 mod vitals;
 
 use std::panic::AssertUnwindSafe;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,6 +20,7 @@ use anyhow::{anyhow, ensure};
 use clap::Parser;
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
+use watchfire_testkit::beside;
 
 use far::Far;
 use plan::{BrokerKind, Plan};
@@ -53,7 +54,7 @@ fn main() -> anyhow::Result<ExitCode> {
 }
 
 async fn rounds(cli: &Cli) -> anyhow::Result<Report> {
-    let binary = beside("watchfire")?;
+    let binary = beside("watchfire");
     let next = AtomicU64::new(cli.seed);
     let worker = async || {
         let (mut rows, mut far) = (Vec::new(), [None, None]);
@@ -96,11 +97,4 @@ async fn one(cli: &Cli, seed: u64, brokers: &mut [Option<Far>; 2], binary: &Path
         *slot = None;
     }
     Ok(Some(row))
-}
-
-/// A program that was built with this one.
-fn beside(name: &str) -> anyhow::Result<PathBuf> {
-    let path = std::env::current_exe()?.with_file_name(name);
-    ensure!(path.exists(), "{} is not there; build it with the same profile first", path.display());
-    Ok(path)
 }

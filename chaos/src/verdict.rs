@@ -3,12 +3,13 @@
 //! What is allowed, and why:
 //!
 //! - **The same event again** (same id): once per kill, since the memory of what was published dies with the process;
-//!   once per attempt that ended without a confirm, since nobody knows whether it had arrived; once per restart of the
-//!   broker, which may deliver again what it had delivered; once per step of the process's clock, which can make the
+//!   once per disturbance of the link in which an attempt ended without a confirm, since nobody knows whether it had
+//!   arrived (a link breaks once, and the attempts that find it broken carry nothing); once per restart of the broker,
+//!   which may deliver again what it had delivered; once per time that the process's clock was off, which can make the
 //!   memory expire. On Pub/Sub once per disturbance of the link as well: its client resends within one attempt.
 //! - **Another event for the same generation** not before `max_age_not_ready` has passed between the times at which the
-//!   two became due, but for a second, which is how exact report times are; not counted over a kill or a step of the
-//!   clock. An answer of the API that was delayed may be as old as its timeout when it is decided on.
+//!   two became due, but for a second, which is how exact report times are; nearer once per kill, and once per time that
+//!   the clock was off. An answer of the API that was delayed may be as old as its timeout when it is decided on.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -22,6 +23,7 @@ use crate::child::Outcome;
 use crate::plan::{BrokerKind, LinkFault, ProcessFault};
 use crate::receipt::Event;
 use crate::round::{API_TIMEOUT, Evidence, Incident, Trouble};
+use crate::vitals::PATIENCE;
 
 /// Resident memory at the most, in KiB: the fleets are small.
 const MAX_RSS: u64 = 96 * 1024;
@@ -118,14 +120,11 @@ fn repeated(evidence: &Evidence, arrivals: &BTreeMap<&str, Arrivals<'_>>, verdic
             continue;
         }
         let between = first.saturating_sub(SLACK)..=*last + SLACK;
-        // However long ago: what a blocked broker has not read yet arrives when it does.
-        let unconfirmed = evidence.said.iter().filter(|said| {
-            matches!(&said.what, Outcome::Refused { event } if *event == arrival.event.id) && said.at <= *between.end()
-        });
+        let unconfirmed = unconfirmed(evidence, &arrival.event.id, *between.end());
         let excuses = evidence.incidents.iter().filter(|incident| excuses(incident, evidence.plan.broker));
         let meets =
             |incident: &&Incident| incident.begun <= *between.end() && incident.ended + REACH >= *between.start();
-        let allowed = (unconfirmed.count() + excuses.filter(meets).count()) as u64;
+        let allowed = (unconfirmed + excuses.filter(meets).count()) as u64;
         verdict.repeats += repeats;
         verdict.allowed += allowed;
         if repeats > allowed {
@@ -133,6 +132,24 @@ fn repeated(evidence: &Evidence, arrivals: &BTreeMap<&str, Arrivals<'_>>, verdic
             verdict.violations.push(format!("received {} times at {at:?}, {allowed} excuses: {event:?}", at.len()));
         }
     }
+}
+
+/// How many attempts at the event may have arrived though the process calls them failed, until then and however long
+/// ago: what a blocked broker has not read yet arrives when it does. At most one for each disturbance of the link.
+fn unconfirmed(evidence: &Evidence, id: &str, until: Duration) -> usize {
+    let attempts = evidence
+        .said
+        .iter()
+        .filter(|said| said.at <= until && matches!(&said.what, Outcome::Refused { event } if event == id));
+    let broke = |incident: &&Incident| {
+        matches!(incident.what, Trouble::Link(_)) && attempts.clone().any(|said| reaches(incident, said.at))
+    };
+    attempts.clone().count().min(evidence.incidents.iter().filter(broke).count())
+}
+
+/// Whether an attempt that ended then may have ended because of it.
+fn reaches(incident: &Incident, at: Duration) -> bool {
+    incident.begun <= at && incident.ended + REACH >= at
 }
 
 /// Whether an event may come once more because of it, beyond the attempts that the process itself calls failed.
@@ -155,23 +172,24 @@ fn crowded(evidence: &Evidence, arrivals: &BTreeMap<&str, Arrivals<'_>>, violati
     }
     for events in by_generation.values_mut() {
         events.sort_by_key(|(at, event)| (event.time, *at));
+        let mut excused = 0;
         for pair in events.windows(2) {
             let [(at, event), (next_at, next)] = pair else { continue };
             let meets = |incident: &Incident| {
                 incident.begun <= (*next_at).max(*at) + SLACK && incident.ended + REACH >= (*at).min(*next_at)
             };
-            let met = || evidence.incidents.iter().filter(|incident| meets(incident));
-            if met().any(forgets) {
-                continue;
-            }
-            let delayed = if met().any(|incident| matches!(incident.what, Trouble::Api(_))) {
-                API_TIMEOUT
-            } else {
-                Duration::ZERO
-            };
+            let late = |incident: &Incident| matches!(incident.what, Trouble::Api(_)) && meets(incident);
+            let delayed = if evidence.incidents.iter().any(late) { API_TIMEOUT } else { Duration::ZERO };
             let window = evidence.plan.not_ready.saturating_sub(EXACTNESS + SLACK + delayed);
             let apart = next.time.duration_since(event.time);
-            if SignedDuration::try_from(window).is_ok_and(|window| apart < window) {
+            if SignedDuration::try_from(window).is_ok_and(|window| apart >= window) {
+                continue;
+            }
+            // However long ago: when the first of the two left the process, its receipt does not say.
+            let forgot = |incident: &&Incident| forgets(incident) && incident.begun <= (*next_at).max(*at) + SLACK;
+            if excused < evidence.incidents.iter().filter(forgot).count() {
+                excused += 1;
+            } else {
                 violations.push(format!(
                     "only {apart} apart, where {window:?} is due: {event:?} at {at:?}, {next:?} at {next_at:?}"
                 ));
@@ -193,8 +211,7 @@ fn refused(evidence: &Evidence, violations: &mut Vec<String>) {
     let troubles =
         || evidence.incidents.iter().filter(|incident| matches!(incident.what, Trouble::Link(_) | Trouble::Process(_)));
     for said in &evidence.said {
-        let reached = |incident: &Incident| incident.begun <= said.at && incident.ended + REACH >= said.at;
-        if matches!(said.what, Outcome::Refused { .. }) && !troubles().any(reached) {
+        if matches!(said.what, Outcome::Refused { .. }) && !troubles().any(|incident| reaches(incident, said.at)) {
             violations
                 .push(format!("an event about {} was refused at {:?}, and nothing was wrong", said.resource, said.at));
         }
@@ -203,10 +220,10 @@ fn refused(evidence: &Evidence, violations: &mut Vec<String>) {
 
 /// It lives, whatever happens around it, and grows no threads, files or memory.
 fn vitals(evidence: &Evidence, violations: &mut Vec<String>) {
+    // A look that began before may last until then, and the process takes a moment to come to itself.
     let held = |at: Duration| {
-        let process = evidence.incidents.iter().filter(|incident| matches!(incident.what, Trouble::Process(_)));
-        // A look takes a moment, and so does a start.
-        process.clone().any(|incident| incident.begun <= at + REACH && incident.ended + REACH >= at)
+        let mut process = evidence.incidents.iter().filter(|incident| matches!(incident.what, Trouble::Process(_)));
+        process.any(|incident| incident.begun <= at + PATIENCE && incident.ended + PATIENCE >= at)
     };
     for look in &evidence.looks {
         match look.alive {

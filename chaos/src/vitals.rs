@@ -10,7 +10,7 @@ use crate::child::Process;
 /// Between two looks.
 const EVERY: Duration = Duration::from_millis(100);
 /// A health endpoint that takes longer has not answered.
-const PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
 /// One look.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -144,6 +144,13 @@ fn a_repetition_needs_an_excuse_and_each_is_good_for_one() {
         });
         assert_eq!(told, (1, allowed, usize::from(allowed == 0)));
     }
+    // The attempts that find a link broken carry nothing.
+    let refused_often = twice(&|evidence| {
+        evidence.receipts.push(received(20, event(1, 100)));
+        evidence.incidents.push(lost.clone());
+        evidence.said.extend([refused_at(12), refused_at(13), refused_at(14)]);
+    });
+    assert_eq!(refused_often, (2, 1, 1));
     assert_eq!(
         twice(&|evidence| {
             evidence.incidents.push(lost.clone());
@@ -176,6 +183,20 @@ fn events_of_one_generation_keep_their_distance() {
 }
 
 #[test]
+fn a_kill_excuses_one_close_pair_and_not_a_memory_that_is_gone_for_good() {
+    let mut evidence = quiet();
+    evidence.receipts = vec![received(10, event(1, 100)), received(12, event(1, 102))];
+    evidence.incidents.push(incident(Trouble::Process(ProcessFault::Kill), 8, 9));
+    assert_eq!(judge(&evidence), Verdict::default());
+    evidence.receipts.push(received(13, event(1, 103)));
+    assert!(judge(&evidence).violations[0].contains("apart"));
+    // Nor by what came after.
+    evidence.receipts.pop();
+    evidence.incidents = vec![incident(Trouble::Process(ProcessFault::Kill), 13, 14)];
+    assert!(judge(&evidence).violations[0].contains("apart"));
+}
+
+#[test]
 fn a_refusal_has_a_cause() {
     let mut evidence = quiet();
     evidence.said.push(refused_at(30));
@@ -190,7 +211,12 @@ fn liveness_is_never_red_and_silent_only_while_the_process_is_held() {
     evidence.looks.push(Look { alive: Some(503), ..look(60) });
     evidence.looks.push(Look { alive: None, ..look(61) });
     assert_eq!(judge(&evidence).violations.len(), 2);
-    evidence.incidents.push(incident(Trouble::Process(ProcessFault::Pause), 60, 62));
+    // Not long before, and not long after.
+    for (begun, ended) in [(65, 66), (55, 57)] {
+        evidence.incidents = vec![incident(Trouble::Process(ProcessFault::Pause), begun, ended)];
+        assert_eq!(judge(&evidence).violations.len(), 2);
+    }
+    evidence.incidents = vec![incident(Trouble::Process(ProcessFault::Pause), 60, 62)];
     assert_eq!(judge(&evidence).violations.len(), 1);
 }
 

@@ -139,7 +139,7 @@ impl Faults {
         state.injected.clear();
     }
 
-    /// Adds this text, as it is, to the items at the start of every list.
+    /// Adds this text, as it is, behind the rows of every list's first page.
     pub fn inject(&self, item: impl Into<String>) {
         self.state().injected.push(item.into());
     }

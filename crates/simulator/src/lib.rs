@@ -20,6 +20,11 @@ mod synthetic;
 mod table;
 mod view;
 
+/// The examples of the guide, which are compiled and run with the doctests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/simulator.md")]
+struct Guide;
+
 pub use adapter::{Adapter, AdapterConfig, Knobs};
 pub use dialect::Dialect;
 pub use faults::{Fault, FaultBody, Scope, Times};

@@ -201,30 +201,50 @@ struct Empty {}
 
 impl Serialize for View<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { parts, style } = self;
-        let (fields, dialect) = (style.fields, style.dialect);
         let mut map = serializer.serialize_map(None)?;
-        // Like today's API, which writes times to the second where it projects.
-        let time = |time| if fields == Fields::ALL { time } else { whole_second(time) };
-        let has_labels = !matches!(parts.labels, LabelsPart::Map(labels) if labels.is_empty());
-        if fields == Fields::ALL {
+        self.origin(&mut map)?;
+        self.identity(&mut map)?;
+        self.state(&mut map)?;
+        map.end()
+    }
+}
+
+/// The entries, in the order in which the API writes them.
+impl View<'_> {
+    /// Like today's API, which writes times to the second where it projects.
+    fn time(&self, time: Timestamp) -> Timestamp {
+        if self.style.fields == Fields::ALL { time } else { whole_second(time) }
+    }
+
+    fn origin<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
+        let Self { parts, style: Style { fields, dialect, .. } } = self;
+        if *fields == Fields::ALL {
             map.serialize_entry("tenancy", &Empty {})?;
         }
         if fields.has("created_by") {
             map.serialize_entry(dialect.key("created_by", "createdBy"), AUTHOR)?;
         }
         if fields.has("created_time") {
-            map.serialize_entry(dialect.key("created_time", "createdTime"), &time(parts.created_time))?;
+            map.serialize_entry(dialect.key("created_time", "createdTime"), &self.time(parts.created_time))?;
         }
         // Like today's API: what is asked for by its name and not there is null.
-        if parts.deleted_time.is_some() || fields != Fields::ALL {
+        if parts.deleted_time.is_some() || *fields != Fields::ALL {
             if fields.has("deleted_by") {
                 map.serialize_entry(dialect.key("deleted_by", "deletedBy"), &parts.deleted_time.map(|_| AUTHOR))?;
             }
             if fields.has("deleted_time") {
-                map.serialize_entry(dialect.key("deleted_time", "deletedTime"), &parts.deleted_time.map(time))?;
+                map.serialize_entry(
+                    dialect.key("deleted_time", "deletedTime"),
+                    &parts.deleted_time.map(|time| self.time(time)),
+                )?;
             }
         }
+        Ok(())
+    }
+
+    fn identity<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
+        let Self { parts, style: Style { fields, dialect, kind, .. } } = self;
+        let has_labels = !matches!(parts.labels, LabelsPart::Map(labels) if labels.is_empty());
         if fields.has("generation") {
             map.serialize_entry("generation", &parts.generation)?;
         }
@@ -233,9 +253,9 @@ impl Serialize for View<'_> {
         }
         map.serialize_entry("id", parts.id)?;
         if fields.has("kind") {
-            map.serialize_entry("kind", &style.kind.name)?;
+            map.serialize_entry("kind", &kind.name)?;
         }
-        if fields.has("labels") && (has_labels || fields != Fields::ALL) {
+        if fields.has("labels") && (has_labels || *fields != Fields::ALL) {
             map.serialize_entry("labels", &has_labels.then_some(&parts.labels))?;
         }
         if dialect.has_phase() {
@@ -250,12 +270,17 @@ impl Serialize for View<'_> {
             let key = if dialect.has_phase() { "ownerResource" } else { "owner_references" };
             map.serialize_entry(key, owner)?;
         }
+        Ok(())
+    }
+
+    fn state<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
+        let Self { parts, style: Style { fields, dialect, .. } } = self;
         if fields.has("spec") {
             map.serialize_entry("spec", parts.spec)?;
         }
         if fields.has("status") {
             match parts.status {
-                StatusPart::Conditions(conditions, order) if fields != Fields::ALL => {
+                StatusPart::Conditions(conditions, order) if *fields != Fields::ALL => {
                     let conditions: Vec<_> = conditions.iter().map(Condition::to_the_second).collect();
                     map.serialize_entry("status", &StatusPart::Conditions(&conditions, order))?;
                 }
@@ -266,9 +291,9 @@ impl Serialize for View<'_> {
             map.serialize_entry(dialect.key("updated_by", "updatedBy"), AUTHOR)?;
         }
         if fields.has("updated_time") {
-            map.serialize_entry(dialect.key("updated_time", "updatedTime"), &time(parts.updated_time))?;
+            map.serialize_entry(dialect.key("updated_time", "updatedTime"), &self.time(parts.updated_time))?;
         }
-        map.end()
+        Ok(())
     }
 }
 

@@ -1,5 +1,5 @@
 //! What tests share: receivers and proxies that misbehave on demand, private brokers to kill, and finders of the real
-//! services. A dev-dependency only.
+//! services. The product never depends on it.
 //!
 //! A helper that cannot do its work panics: in a test that is the failure to report. Nothing here sleeps to let
 //! something happen; everything waits on a condition with a deadline (see [`eventually`]).
@@ -20,8 +20,8 @@ mod services;
 pub use broker::Broker;
 pub use collector::{Collector, Span};
 pub use eventually::eventually;
-pub use node::Emulator;
-pub use process::{alone, open_files, proc_status};
+pub use node::{Emulator, free_port};
+pub use process::{alone, beside, open_files, proc_status};
 pub use proxy::{Mode, Proxy};
 pub use pubsub::Subscription;
 pub use rabbit::{Consumer, Message, Rabbit};

@@ -1,5 +1,6 @@
-//! What Linux tells of a process, and a test in a process of its own.
+//! What Linux tells of a process, a test in a process of its own, and where its programs are.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 /// A number of `/proc/PID/status`, such as `VmHWM` (the most memory that it has had, in KiB) or `Threads`.
@@ -22,4 +23,11 @@ pub fn alone(test: &str) {
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     // Without a test of that name nothing would fail.
     assert!(output.status.success() && said.contains("1 passed"), "{test} fails:\n{said}");
+}
+
+/// A program that was built with this one.
+pub fn beside(name: &str) -> PathBuf {
+    let path = std::env::current_exe().expect("this program").with_file_name(name);
+    assert!(path.exists(), "{} is not there; build it with the same profile first", path.display());
+    path
 }

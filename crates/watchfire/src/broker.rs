@@ -49,33 +49,37 @@ impl<'a> Brokers<'a> {
     }
 }
 
-/// Opens the broker. The real ones connect with the first event; the embedded one opens its store here, and its
-/// deliveries become tasks of this process.
+/// Opens the broker. The real ones connect with the first event; the embedded one opens its store here.
 async fn open(config: BrokerConfig, metrics: &Metrics, health: &Health, tasks: &mut Tasks) -> anyhow::Result<Broker> {
     let topic = config.topic().to_owned();
     let sink: Arc<dyn EventSink> = match config {
         BrokerConfig::RabbitMq(rabbitmq) => Arc::new(RabbitMq::new(rabbitmq)),
         BrokerConfig::PubSub(pubsub) => Arc::new(PubSub::new(pubsub)),
         BrokerConfig::Http { subscribers, store, .. } => {
-            let opened = Embedded::open(embedded::Config::new(store, subscribers), metrics, health).await;
-            let (embedded, work) = opened.context("open the embedded broker")?;
-            for worker in work.workers {
-                tasks.essential_at(Stage::Workers, "broker-delivery", worker.run(tasks.stage_token(Stage::Workers)));
-            }
-            tasks.essential_at(
-                Stage::Workers,
-                "broker-retention",
-                work.retention.run(tasks.stage_token(Stage::Workers)),
-            );
-            // After the workers, which mark in it what they delivered.
-            let (store, stop) = (embedded.store().clone(), tasks.stage_token(Stage::Outbox));
-            tasks.essential_at(Stage::Outbox, "broker-store", async move {
-                stop.cancelled().await;
-                store.close().await;
-                Ok::<_, Infallible>(())
-            });
-            Arc::new(embedded)
+            Arc::new(embedded(embedded::Config::new(store, subscribers), metrics, health, tasks).await?)
         }
     };
     Ok(Broker { sink, topic })
+}
+
+/// Opens the embedded broker; its deliveries become tasks of this process.
+pub(crate) async fn embedded(
+    config: embedded::Config,
+    metrics: &Metrics,
+    health: &Health,
+    tasks: &mut Tasks,
+) -> anyhow::Result<Embedded> {
+    let (broker, work) = Embedded::open(config, metrics, health).await.context("open the embedded broker")?;
+    for worker in work.workers {
+        tasks.essential_at(Stage::Workers, "broker-delivery", worker.run(tasks.stage_token(Stage::Workers)));
+    }
+    tasks.essential_at(Stage::Workers, "broker-retention", work.retention.run(tasks.stage_token(Stage::Workers)));
+    // After the workers, which mark in it what they delivered.
+    let (store, stop) = (broker.store().clone(), tasks.stage_token(Stage::Outbox));
+    tasks.essential_at(Stage::Outbox, "broker-store", async move {
+        stop.cancelled().await;
+        store.close().await;
+        Ok::<_, Infallible>(())
+    });
+    Ok(broker)
 }

@@ -242,7 +242,11 @@ pub(crate) enum ConfigCommand {
     /// settings become a broker.yaml or variables.
     Migrate {
         /// The sentinel's file, a broker.yaml, or a ConfigMap's folder, manifest or map.
-        file: PathBuf,
+        #[arg(required_unless_present = "config", conflicts_with = "config")]
+        file: Option<PathBuf>,
+        /// The same, as the other commands have it.
+        #[arg(long, short, value_name = "FILE")]
+        config: Option<PathBuf>,
         /// Into which form; without it, the one that the file is not in.
         #[arg(long, value_enum)]
         to: Option<ToForm>,
@@ -334,7 +338,7 @@ pub(crate) struct DeliveryArgs {
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
     /// Ends after this many seconds; exit status 0 only if every resource became Ready.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     pub(crate) seconds: Option<u64>,
     /// Prints one line per change instead of drawing a view; the default where output is not a terminal.
     #[arg(long)]

@@ -38,7 +38,9 @@ pub(crate) fn run(command: &ConfigCommand) -> Result<(), Failure> {
                 Format::Json => check_for_programs(loaded, *live),
             }
         }
-        ConfigCommand::Migrate { file, to } => migrate(file, *to),
+        ConfigCommand::Migrate { file, config, to } => {
+            migrate(file.as_ref().or(config.as_ref()).context("name the file")?, *to)
+        }
         ConfigCommand::Show { files, settings, output } => {
             let loaded = load(files, settings, &env)?;
             say(&match output.format {

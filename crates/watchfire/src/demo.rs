@@ -11,7 +11,7 @@ mod view;
 
 use std::convert::Infallible;
 use std::io::{self, IsTerminal};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -19,9 +19,10 @@ use anyhow::{Context, anyhow};
 use prometheus_client::registry::Registry;
 use serde_json::json;
 use tokio::sync::mpsc;
-use watchfire_delivery::EventSink;
-use watchfire_delivery::embedded::{Config as BrokerConfig, Embedded, Subscriber};
+use tokio::time::Instant;
+use watchfire_delivery::embedded::{Config as BrokerConfig, Subscriber};
 use watchfire_delivery::metrics::Metrics as DeliveryMetrics;
+use watchfire_delivery::{CloudEvent, EventSink};
 use watchfire_runtime::config::{Document, Env};
 use watchfire_runtime::crypto;
 use watchfire_runtime::health::Health;
@@ -32,6 +33,7 @@ use watchfire_sentinel::{Sentinel, SentinelConfig};
 use watchfire_simulator::adapter::{Adapter, AdapterConfig, Knobs, Push};
 use watchfire_simulator::{Dialect, NewResource, Patch, Server, Simulator};
 
+use crate::broker::embedded;
 use crate::cli::DemoArgs;
 use crate::failure::Failure;
 use crate::sentinel::shard;
@@ -46,6 +48,14 @@ const MAX_AGE_READY: &str = "15s";
 /// What adapters take for their work in the demo.
 const WORK: Duration = Duration::from_millis(300);
 
+const VALIDATION: &str = "validation";
+const DNS: &str = "dns";
+
+const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// Longer than any demo: a deadline for those who did not ask for one.
+const FOREVER: Duration = Duration::from_hours(365 * 24);
+
 /// Events that may wait for the view; beyond it they are not drawn, and still delivered.
 const TAPPED: usize = 10_000;
 
@@ -55,90 +65,106 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     runtime.block_on(play(args))
 }
 
+/// When the demo ends, and when it changes a spec by itself.
+#[derive(Debug, Clone, Copy)]
+struct Course {
+    end: Instant,
+    change_at: Option<Instant>,
+}
+
+impl Course {
+    fn from_now(args: &DemoArgs) -> Self {
+        let now = Instant::now();
+        let whole = args.seconds.map(Duration::from_secs);
+        let half = whole.map_or(Duration::from_secs(10), |whole| whole / 2);
+        Self { end: now + whole.unwrap_or(FOREVER), change_at: args.spec_change.then(|| now + half) }
+    }
+}
+
 async fn play(args: &DemoArgs) -> Result<(), Failure> {
-    let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let fleet = Simulator::new(Dialect::Hyperfleet);
     let changes = fleet.changes();
     populate(&fleet, args.clusters)?;
-    let server = Server::bind(loopback, fleet.clone()).await.context("bind the simulated API")?;
+    let server = Server::bind(LOOPBACK, fleet.clone()).await.context("bind the simulated API")?;
     let api = server.url();
-
-    let mut adapters = Vec::new();
-    for (name, after) in [("validation", None), ("dns", Some("validation"))] {
-        let mut config = AdapterConfig::new(name, api.parse().context("read the simulated API's address")?);
-        config.after = after.map(str::to_owned);
-        config.knobs = Knobs { latency: WORK, jitter: WORK, ..Knobs::default() };
-        adapters.push(Adapter::new(config).context("make an adapter")?);
-    }
-    let push = Push::bind(loopback, adapters).await.context("bind the adapters")?;
-    let subscriber = |name: &str| -> anyhow::Result<Subscriber> {
-        let url = push.url(name).parse().context("read an adapter's address")?;
-        Ok(Subscriber { name: name.to_owned(), url })
-    };
-    let subscribers = vec![subscriber("validation")?, subscriber("dns")?];
-
-    let mut registry = Registry::default();
-    let delivery = DeliveryMetrics::default();
-    delivery.register(&mut registry);
+    let adapters = Push::bind(LOOPBACK, adapters(&api)?).await.context("bind the adapters")?;
     let folder = tempfile::tempdir().context("make a folder for the embedded broker's store")?;
-    let config = BrokerConfig::new(folder.path().join("broker.db"), subscribers);
-    let health = Health::new();
-    let (broker, work) = Embedded::open(config, &delivery, &health).await.context("open the embedded broker")?;
-    let (sender, published) = mpsc::channel(TAPPED);
-    let sink: Arc<dyn EventSink> = Arc::new(Tap::new(Arc::new(broker), sender));
+    let broker = BrokerConfig::new(folder.path().join("broker.db"), subscribers(&adapters)?);
 
-    let families = Families::register(&mut registry);
     let mut tasks = Tasks::new();
     tasks.listen().context("start the demo")?;
-    let token = tasks.token();
-    for plural in ["clusters", "nodepools"] {
-        let config = sentinel_config(plural, &api)?;
-        let metrics = families.of(&shard(&config), sink.kind(), "demo".to_owned());
-        let sentinel =
-            Sentinel::new(config, Arc::clone(&sink), metrics, &health.of(plural)).context("make a sentinel")?;
-        tasks.essential("sentinel", sentinel.run(token.clone()));
-    }
-    for worker in work.workers {
-        tasks.essential_at(Stage::Workers, "broker-delivery", worker.run(tasks.stage_token(Stage::Workers)));
-    }
-    tasks.essential_at(Stage::Workers, "broker-retention", work.retention.run(tasks.stage_token(Stage::Workers)));
-    tasks.essential_at(Stage::Outbox, "adapters", push.run(tasks.stage_token(Stage::Outbox)));
+    let published = publish(&api, broker, &mut tasks).await?;
+    tasks.essential_at(Stage::Outbox, "adapters", adapters.run(tasks.stage_token(Stage::Outbox)));
     tasks.essential_at(Stage::Admin, "api", server.run(tasks.stage_token(Stage::Admin)));
 
-    let story = Story::new(fleet.clone(), changes, published);
-    let seconds = args.seconds.map(Duration::from_secs);
-    let spec_change = args.spec_change;
-    let outcome = Arc::new(OnceLock::new());
-    let told = Arc::clone(&outcome);
-    let stop = token.clone();
-    if args.plain || !io::stdout().is_terminal() {
-        tasks.essential("story", async move {
-            let result = plain::tell(story, &api, seconds, spec_change, &stop).await;
-            _ = told.set(result);
-            stop.cancel();
-            Ok::<_, Infallible>(())
-        });
-    } else {
-        tasks.essential("view", async move {
-            let result = view::draw(story, seconds, spec_change, &stop).await;
-            _ = told.set(result);
-            stop.cancel();
-            Ok::<_, Infallible>(())
-        });
-    }
+    let outcome = tell(args, Story::new(fleet.clone(), changes, published), api, &mut tasks);
     tasks.run(Duration::from_secs(5)).await.context("run the demo")?;
     match Arc::into_inner(outcome).and_then(OnceLock::into_inner) {
         Some(result) => result.context("show the demo")?,
         None => return Err(Failure::Failed(anyhow!("the demo was stopped before its end"))),
     }
     let (ready, all) = ready(&fleet);
-    if seconds.is_some() && ready < all {
+    if args.seconds.is_some() && ready < all {
         return Err(Failure::Failed(anyhow!(
             "{} resources did not become Ready in time; give it more --seconds",
             all - ready
         )));
     }
     Ok(())
+}
+
+/// Two adapters, of which the second waits for the first.
+fn adapters(api: &str) -> anyhow::Result<Vec<Adapter>> {
+    let mut adapters = Vec::new();
+    for (name, after) in [(VALIDATION, None), (DNS, Some(VALIDATION))] {
+        let mut config = AdapterConfig::new(name, api.parse().context("read the simulated API's address")?);
+        config.after = after.map(str::to_owned);
+        config.knobs = Knobs { latency: WORK, jitter: WORK, ..Knobs::default() };
+        adapters.push(Adapter::new(config).context("make an adapter")?);
+    }
+    Ok(adapters)
+}
+
+fn subscribers(adapters: &Push) -> anyhow::Result<Vec<Subscriber>> {
+    let subscriber = |name: &str| -> anyhow::Result<Subscriber> {
+        let url = adapters.url(name).parse().context("read an adapter's address")?;
+        Ok(Subscriber { name: name.to_owned(), url })
+    };
+    Ok(vec![subscriber(VALIDATION)?, subscriber(DNS)?])
+}
+
+/// Adds two sentinels and their broker to the tasks; what they publish comes out here as well.
+async fn publish(api: &str, config: BrokerConfig, tasks: &mut Tasks) -> anyhow::Result<mpsc::Receiver<CloudEvent>> {
+    let (mut registry, health) = (Registry::default(), Health::new());
+    let delivery = DeliveryMetrics::default();
+    delivery.register(&mut registry);
+    let broker = embedded(config, &delivery, &health, tasks).await?;
+    let (sender, published) = mpsc::channel(TAPPED);
+    let sink: Arc<dyn EventSink> = Arc::new(Tap::new(Arc::new(broker), sender));
+    let families = Families::register(&mut registry);
+    for plural in ["clusters", "nodepools"] {
+        let config = sentinel_config(plural, api)?;
+        let metrics = families.of(&shard(&config), sink.kind(), "demo".to_owned());
+        let sentinel =
+            Sentinel::new(config, Arc::clone(&sink), metrics, &health.of(plural)).context("make a sentinel")?;
+        tasks.essential("sentinel", sentinel.run(tasks.token()));
+    }
+    Ok(published)
+}
+
+/// Adds who shows it to the tasks, and ends them with the show; how that went is known then.
+fn tell(args: &DemoArgs, story: Story, api: String, tasks: &mut Tasks) -> Arc<OnceLock<io::Result<()>>> {
+    let outcome = Arc::new(OnceLock::new());
+    let (told, stop, course) = (Arc::clone(&outcome), tasks.token(), Course::from_now(args));
+    let lines = args.plain || !io::stdout().is_terminal();
+    tasks.essential("story", async move {
+        let result =
+            if lines { plain::tell(story, &api, course, &stop).await } else { view::draw(story, course, &stop).await };
+        _ = told.set(result);
+        stop.cancel();
+        Ok::<_, Infallible>(())
+    });
+    outcome
 }
 
 /// How many resources are ready, of how many.

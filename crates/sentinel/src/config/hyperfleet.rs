@@ -13,6 +13,11 @@ use super::setting::{RawLog, RawProcess, Whole};
 /// The file as typed: the keys of today's HyperFleet, and after them our own, all of which can be left out.
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
+#[schemars(
+    rename = "HyperFleetSentinel",
+    title = "Configuration of a sentinel, in the form of today's HyperFleet",
+    description = "The file of one sentinel, with the keys of today's HyperFleet and, after them, those that only Watchfire has."
+)]
 pub struct RawHyperFleet {
     /// This sentinel.
     pub sentinel: Option<RawSentinel>,
@@ -58,6 +63,7 @@ pub struct RawHyperFleet {
 /// `sentinel` as typed.
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
+#[schemars(rename = "Named", description = "This sentinel.")]
 pub struct RawSentinel {
     /// Its name, in the log. Default `hyperfleet-sentinel`.
     pub name: Option<String>,
@@ -66,6 +72,7 @@ pub struct RawSentinel {
 /// `clients` as typed.
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
+#[schemars(rename = "Clients", description = "Whom the sentinel talks to.")]
 pub struct RawClients {
     /// The HyperFleet API. Required.
     pub hyperfleet_api: Option<RawApiClient>,
@@ -76,6 +83,7 @@ pub struct RawClients {
 /// `clients.hyperfleet_api` as typed.
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
+#[schemars(rename = "ApiClient", description = "The HyperFleet API, and how to ask it.")]
 pub struct RawApiClient {
     /// Base address, such as `http://hyperfleet-api:8000`. Required.
     pub base_url: Option<String>,
@@ -96,6 +104,7 @@ pub struct RawApiClient {
 /// `clients.hyperfleet_api.auth` as typed.
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
+#[schemars(rename = "Auth", description = "Who the sentinel is to the API.")]
 pub struct RawAuth {
     /// A file with the bearer token, read again when it changes; `HYPERFLEET_API_TOKEN` takes precedence.
     pub token_path: Option<PathBuf>,
@@ -106,6 +115,7 @@ pub struct RawAuth {
 /// `clients.broker` as typed.
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
+#[schemars(rename = "BrokerClient", description = "What of the broker does not stand in broker.yaml.")]
 pub struct RawBrokerClient {
     /// The topic, or on RabbitMQ the exchange, unless `broker.yaml` names one.
     pub topic: Option<String>,

@@ -15,6 +15,11 @@ use watchfire_runtime::redact::REDACTED;
 /// The file as typed. Every key is optional here; what is required is checked afterwards, so that all is told at once.
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
+#[schemars(
+    rename = "Sentinel",
+    title = "Configuration of a Watchfire sentinel",
+    description = "The file of one sentinel, in the form of its own: which resources to watch, when an event about one is due, and what it says."
+)]
 pub struct RawConfig {
     /// The plural of the resources to watch, such as `clusters` or `nodepools`. Required.
     pub resource_type: Option<String>,
@@ -58,6 +63,7 @@ pub struct RawConfig {
 /// `hyperfleet_api` as typed.
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
+#[schemars(rename = "Api", description = "The HyperFleet API, and how to ask it.")]
 pub struct RawApi {
     /// Base address, such as `http://hyperfleet-api:8000`. Required.
     pub endpoint: Option<String>,
@@ -77,6 +83,7 @@ pub struct RawApi {
 /// The value of a header, as typed; `Debug` shows none that stands here itself.
 #[derive(Clone, Serialize, JsonSchema)]
 #[serde(untagged)]
+#[schemars(rename = "Header", description = "The value of a header: itself, or where it stands.")]
 pub enum RawHeader {
     /// Itself.
     Text(String),
@@ -106,6 +113,7 @@ impl fmt::Debug for RawHeader {
 /// Where the value of a header stands.
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
+#[schemars(rename = "HeaderSource")]
 pub struct RawHeaderSource {
     /// In a file, read again when it changes.
     pub file: Option<PathBuf>,
@@ -144,6 +152,7 @@ impl<'de> Deserialize<'de> for RawHeader {
 /// `message_decision` as typed.
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
+#[schemars(rename = "MessageDecision", description = "Expressions in CEL that decide whether an event is due.")]
 pub struct RawDecision {
     /// Named expressions, evaluated in this order; each sees those before it.
     pub params: Option<Vec<RawParam>>,
@@ -154,6 +163,7 @@ pub struct RawDecision {
 /// One named expression of `message_decision`.
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
+#[schemars(rename = "Param")]
 pub struct RawParam {
     /// Its name.
     pub name: Option<String>,
@@ -164,12 +174,13 @@ pub struct RawParam {
 /// `decision` as typed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "Decision", description = "How it is decided whether an event is due.")]
 pub enum RawPolicy {
-    /// See [`crate::decision::Policy::GenerationAware`].
+    /// Spec changes at once, then max age since the last report.
     GenerationAware,
-    /// See [`crate::decision::Policy::TimeOnly`].
+    /// Max age since the last transition, and nothing else.
     TimeOnly,
-    /// Expressions in CEL.
+    /// What the expressions of `message_decision` say.
     Expression,
 }
 
@@ -183,17 +194,25 @@ impl RawPolicy {
 /// Whether our own events count when it is decided what is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(
+    rename = "Republish",
+    description = "Whether an event that was published counts when it is decided what is due."
+)]
 pub enum Republish {
-    /// They do.
+    /// It counts like a report, so that a silent adapter costs one event per max age.
     #[default]
     InFlight,
-    /// Only reports count.
+    /// Only reports count, so that a silent adapter costs one event per poll.
     Always,
 }
 
 /// `resource_selector` as typed, in either form.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[serde(untagged)]
+#[schemars(
+    rename = "ResourceSelector",
+    description = "Which resources to watch: pairs of label and value, or the form of Kubernetes."
+)]
 pub enum RawSelector {
     /// Label/value pairs.
     Pairs(Vec<RawPair>),
@@ -204,6 +223,7 @@ pub enum RawSelector {
 /// One pair of the list form.
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
+#[schemars(rename = "LabelPair", description = "A label that must have this value.")]
 pub struct RawPair {
     /// Label key.
     pub label: Option<String>,
@@ -214,6 +234,7 @@ pub struct RawPair {
 /// The Kubernetes form.
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
+#[schemars(rename = "LabelSelector", description = "A selector in the form of Kubernetes.")]
 pub struct RawLabelSelector {
     /// Labels that must have these values.
     pub match_labels: BTreeMap<String, String>,
@@ -224,6 +245,7 @@ pub struct RawLabelSelector {
 /// One condition of the Kubernetes form.
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
+#[schemars(rename = "LabelExpression", description = "One condition of a selector in the form of Kubernetes.")]
 pub struct RawExpression {
     /// Label key.
     pub key: String,

@@ -43,37 +43,7 @@ pub(super) async fn apply(
             right.await
         }
         Fault::Answer { status, retry_after, body } => {
-            let mut response = match body {
-                FaultBody::Problem => refuse(&Problem::internal(status), path),
-                FaultBody::Html => typed(
-                    StatusCode::OK,
-                    "text/html",
-                    "<html><head><title>502 Bad Gateway</title></head><body>upstream is away</body></html>",
-                ),
-                FaultBody::Empty => empty(StatusCode::OK),
-                FaultBody::WrongType => {
-                    let mut response = right.await;
-                    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
-                    response
-                }
-                FaultBody::Truncated => {
-                    let whole = whole(right.await).await;
-                    typed(StatusCode::OK, "application/json", whole.slice(..whole.len() / 2))
-                }
-                FaultBody::Cut => {
-                    let whole = whole(right.await).await;
-                    let half = whole.slice(..whole.len() / 2);
-                    let broken = stream::iter([Ok(half), Err(io::Error::from(io::ErrorKind::ConnectionReset))]);
-                    typed(StatusCode::OK, "application/json", paced(broken))
-                }
-                FaultBody::Garbled => {
-                    let mut garbled = whole(right.await).await.to_vec();
-                    garbled.iter_mut().skip(GARBLED / 2).step_by(GARBLED).for_each(|byte| *byte = 0xFF);
-                    typed(StatusCode::OK, "application/json", garbled)
-                }
-                FaultBody::Gigabyte => typed(StatusCode::OK, "application/json", flood(Some(GIGABYTE), token)),
-                FaultBody::Endless => typed(StatusCode::OK, "application/json", flood(None, token)),
-            };
+            let mut response = answer(body, status, right, path, token).await;
             // The right answer has a status of its own: a refusal stays one.
             if body != FaultBody::WrongType
                 && let Ok(status) = StatusCode::from_u16(status)
@@ -85,6 +55,47 @@ pub(super) async fn apply(
             }
             response
         }
+    }
+}
+
+/// The answer of a faulty body, before its status.
+async fn answer(
+    body: FaultBody,
+    status: u16,
+    right: impl Future<Output = Response>,
+    path: &str,
+    token: &CancellationToken,
+) -> Response {
+    match body {
+        FaultBody::Problem => refuse(&Problem::internal(status), path),
+        FaultBody::Html => typed(
+            StatusCode::OK,
+            "text/html",
+            "<html><head><title>502 Bad Gateway</title></head><body>upstream is away</body></html>",
+        ),
+        FaultBody::Empty => empty(StatusCode::OK),
+        FaultBody::WrongType => {
+            let mut response = right.await;
+            response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+            response
+        }
+        FaultBody::Truncated => {
+            let whole = whole(right.await).await;
+            typed(StatusCode::OK, "application/json", whole.slice(..whole.len() / 2))
+        }
+        FaultBody::Cut => {
+            let whole = whole(right.await).await;
+            let half = whole.slice(..whole.len() / 2);
+            let broken = stream::iter([Ok(half), Err(io::Error::from(io::ErrorKind::ConnectionReset))]);
+            typed(StatusCode::OK, "application/json", paced(broken))
+        }
+        FaultBody::Garbled => {
+            let mut garbled = whole(right.await).await.to_vec();
+            garbled.iter_mut().skip(GARBLED / 2).step_by(GARBLED).for_each(|byte| *byte = 0xFF);
+            typed(StatusCode::OK, "application/json", garbled)
+        }
+        FaultBody::Gigabyte => typed(StatusCode::OK, "application/json", flood(Some(GIGABYTE), token)),
+        FaultBody::Endless => typed(StatusCode::OK, "application/json", flood(None, token)),
     }
 }
 

@@ -5,13 +5,13 @@ use std::time::Duration;
 use google_cloud_auth::credentials::anonymous;
 use google_cloud_pubsub::client::{Publisher, TopicAdmin};
 use google_cloud_pubsub::model::Message;
-use lapin::options::{BasicPublishOptions, ExchangeDeclareOptions, ExchangeDeleteOptions, QueueDeleteOptions};
+use lapin::BasicProperties;
+use lapin::options::{BasicPublishOptions, ExchangeDeleteOptions, QueueDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable, LongString};
-use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
 use tokio_util::sync::CancellationToken;
 use watchfire_simulator::adapter::{Error, PubSubSource, RabbitSource};
 use watchfire_simulator::{Adapter, Knobs, NewResource, Simulator};
-use watchfire_testkit::{amqp_url, eventually, pubsub_endpoint, unique};
+use watchfire_testkit::{Rabbit, amqp_url, eventually, pubsub_endpoint, unique};
 
 use crate::adapters::{adapter, event};
 use crate::support::{Running, serve, spawn};
@@ -19,21 +19,17 @@ use crate::support::{Running, serve, spawn};
 /// How long anything may take before a test says that it did not happen.
 const STEP: Duration = Duration::from_secs(30);
 
-struct Rabbit {
-    channel: Channel,
+/// An exchange, and what a sentinel would do with it.
+struct Topic {
+    rabbit: Rabbit,
     topic: String,
-    _connection: Connection,
 }
 
-impl Rabbit {
+impl Topic {
     async fn open(url: &str) -> Self {
-        let connection = Connection::connect(url, ConnectionProperties::default()).await.unwrap();
-        let channel = connection.create_channel().await.unwrap();
-        let topic = unique("simulator");
-        let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
-        let (name, none) = (topic.as_str().into(), FieldTable::default());
-        channel.exchange_declare(name, ExchangeKind::Fanout, options, none).await.unwrap();
-        Self { channel, topic, _connection: connection }
+        let (rabbit, topic) = (Rabbit::connect(url).await, unique("simulator"));
+        rabbit.exchange(&topic, "fanout").await;
+        Self { rabbit, topic }
     }
 
     async fn publish(&self, body: &str, header: AMQPValue) {
@@ -42,7 +38,8 @@ impl Rabbit {
         let properties = BasicProperties::default().with_delivery_mode(2).with_headers(headers);
         let options = BasicPublishOptions::default();
         let topic = self.topic.as_str().into();
-        self.channel
+        self.rabbit
+            .channel()
             .basic_publish(topic, "".into(), options, body.as_bytes(), properties)
             .await
             .unwrap()
@@ -52,8 +49,9 @@ impl Rabbit {
 
     async fn remove(&self, adapter: &str) {
         let queue = format!("{}-{adapter}", self.topic);
-        self.channel.queue_delete(queue.as_str().into(), QueueDeleteOptions::default()).await.unwrap();
-        self.channel.exchange_delete(self.topic.as_str().into(), ExchangeDeleteOptions::default()).await.unwrap();
+        let channel = self.rabbit.channel();
+        channel.queue_delete(queue.as_str().into(), QueueDeleteOptions::default()).await.unwrap();
+        channel.exchange_delete(self.topic.as_str().into(), ExchangeDeleteOptions::default()).await.unwrap();
     }
 }
 
@@ -90,7 +88,7 @@ fn start(adapter: &Adapter, source: RabbitSource) -> CancellationToken {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rabbitmq_drives_an_adapter() {
     let Some(url) = amqp_url("rabbitmq_drives_an_adapter") else { return };
-    let (rabbit, (running, ids)) = (Rabbit::open(&url).await, clusters(20).await);
+    let (rabbit, (running, ids)) = (Topic::open(&url).await, clusters(20).await);
     let validation = Adapter::new(adapter(&running, "validation")).unwrap();
     let source = RabbitSource { prefetch: 8, ..RabbitSource::new(&url, &rabbit.topic) };
     let token = start(&validation, source);
@@ -118,7 +116,7 @@ async fn rabbitmq_drives_an_adapter() {
 async fn what_a_crash_left_is_delivered_again() {
     let test = "what_a_crash_left_is_delivered_again";
     let Some(url) = amqp_url(test) else { return };
-    let (rabbit, (running, ids)) = (Rabbit::open(&url).await, clusters(1).await);
+    let (rabbit, (running, ids)) = (Topic::open(&url).await, clusters(1).await);
     let dns = Adapter::new(adapter(&running, "dns").knobs(Knobs { crashes: 1.0, ..Knobs::default() })).unwrap();
     let source = RabbitSource::new(&url, &rabbit.topic);
     let crashed = {

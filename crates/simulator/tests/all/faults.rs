@@ -88,7 +88,7 @@ async fn a_delay_delays_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn injected_items_lead_every_list() {
+async fn injected_items_follow_the_first_page_of_every_list() {
     let running = one_cluster().await;
     let faults = running.simulator.faults();
     faults.inject(r#"{"name":"without id"}"#);

@@ -1,4 +1,4 @@
-//! Tells what to do with a Kubernetes object where the sentinel's own file is expected.
+//! Tells what to do with a Kubernetes object, or a list of sentinels, where the sentinel's own file is expected.
 //!
 //! The operator's form of the sentinel keeps the same settings in a SentinelConfig, under other names and below `spec`.
 //! "Unknown key" four times would be true and of no help.
@@ -34,8 +34,27 @@ struct Object {
     _rest: BTreeMap<String, Value>,
 }
 
-/// Fails if the text is a Kubernetes object. What cannot be read as one is left to whoever reads it next.
+/// The file of `watchfire run`.
+#[derive(Deserialize)]
+struct List {
+    #[serde(rename = "sentinels")]
+    _sentinels: Value,
+    #[serde(flatten)]
+    _rest: BTreeMap<String, Value>,
+}
+
+/// Fails if the text is a Kubernetes object or a list of sentinels. What cannot be read as one is left to whoever reads
+/// it next.
 pub(super) fn refuse(text: &Text) -> Result<(), ConfigError> {
+    if let Ok(document) = text.parse::<List>() {
+        let mut problems = document.problems();
+        problems.push(
+            "sentinels",
+            "this is a list for `watchfire run`, not a sentinel's file; check each file that it names, with \
+             `watchfire config check --config FILE`",
+        );
+        return problems.finish().map(drop);
+    }
     let Ok(document) = text.parse::<Object>() else { return Ok(()) };
     let Object { api_version, kind, spec, .. } = &document.value;
     let mut problems = document.problems();

@@ -1,27 +1,15 @@
 //! The demo as lines, for scripts and logs.
 
 use std::io::{self, Write};
-use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
-use super::change_a_spec;
 use super::story::{Line, Story};
+use super::{Course, change_a_spec};
 
-/// Longer than any demo: a deadline for those who did not ask for one.
-const FOREVER: Duration = Duration::from_hours(365 * 24);
-
-pub(super) async fn tell(
-    mut story: Story,
-    api: &str,
-    seconds: Option<Duration>,
-    spec_change: bool,
-    stop: &CancellationToken,
-) -> io::Result<()> {
-    let begun = Instant::now();
-    let end = begun + seconds.unwrap_or(FOREVER);
-    let mut change_at = spec_change.then(|| begun + seconds.map_or(Duration::from_secs(10), |whole| whole / 2));
+pub(super) async fn tell(mut story: Story, api: &str, course: Course, stop: &CancellationToken) -> io::Result<()> {
+    let Course { end, mut change_at } = course;
     print(&format!("watchfire demo: a simulated API at {api}, two sentinels, the embedded broker, two adapters"))?;
     loop {
         tokio::select! {
@@ -39,13 +27,17 @@ pub(super) async fn tell(
             },
         }
     }
+    print(&summary(&story))
+}
+
+fn summary(story: &Story) -> String {
     let (ready, all) = story.ready();
-    print(&format!(
-        "{ready} of {all} resources Ready after {:.1}s, {} events published, {} still on their way",
-        story.begun.elapsed().as_secs_f64(),
-        story.events,
-        all - ready
-    ))
+    let state = match story.all_ready {
+        Some(at) if ready == all => format!("all of them for the first time after {:.1}s", at.as_secs_f64()),
+        Some(_) | None => format!("{} still on their way", all - ready),
+    };
+    let took = story.begun.elapsed().as_secs_f64();
+    format!("{ready} of {all} resources Ready, {state}; {} events published in {took:.1}s", story.events)
 }
 
 fn text(line: &Line) -> String {

@@ -18,6 +18,8 @@ pub(super) struct Story {
     /// Resources by plural and id.
     pub(super) rows: BTreeMap<(String, String), Row>,
     pub(super) events: u64,
+    /// When everything was ready for the first time.
+    pub(super) all_ready: Option<Duration>,
 }
 
 /// One resource on its way.
@@ -47,7 +49,7 @@ impl Story {
         changes: broadcast::Receiver<Change>,
         published: mpsc::Receiver<CloudEvent>,
     ) -> Self {
-        Self { fleet, changes, published, begun: Instant::now(), rows: BTreeMap::new(), events: 0 }
+        Self { fleet, changes, published, begun: Instant::now(), rows: BTreeMap::new(), events: 0, all_ready: None }
     }
 
     /// Waits for the next thing to happen; nothing once everything has ended.
@@ -93,7 +95,7 @@ impl Story {
             row.adapters.clear();
         }
         let (verb, text) = match &change.what {
-            What::Created => ("created", format!("generation {}", change.generation)),
+            What::Created => ("created", format!("generation {}, id {}", change.generation, change.id)),
             What::Changed => ("changed", format!("its spec, generation {}", change.generation)),
             What::Deleting => {
                 row.deleting = true;
@@ -109,6 +111,10 @@ impl Story {
         let mut lines = vec![self.line(verb, &change.plural, &name, text)];
         if change.ready && !was_ready {
             lines.push(self.line("READY", &change.plural, &name, format!("generation {}", change.generation)));
+            let (ready, all) = self.ready();
+            if ready == all {
+                self.all_ready.get_or_insert_with(|| self.begun.elapsed());
+            }
         }
         lines
     }

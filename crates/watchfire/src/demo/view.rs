@@ -15,8 +15,8 @@ use tokio::time::{Instant, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
 use watchfire_simulator::{NewResource, Status};
 
-use super::change_a_spec;
 use super::story::{Line, Row, Story};
+use super::{Course, change_a_spec};
 
 /// Redrawn this often while nothing happens, so that the clock moves.
 const FRAME: Duration = Duration::from_millis(100);
@@ -30,14 +30,9 @@ const KEPT: usize = 200;
 /// Keys that may wait; a person is slower.
 const KEYS: usize = 16;
 
-pub(super) async fn draw(
-    mut story: Story,
-    seconds: Option<Duration>,
-    spec_change: bool,
-    stop: &CancellationToken,
-) -> io::Result<()> {
+pub(super) async fn draw(mut story: Story, course: Course, stop: &CancellationToken) -> io::Result<()> {
     let mut terminal = ratatui::try_init()?;
-    let shown = show(&mut terminal, &mut story, seconds, spec_change, stop).await;
+    let shown = show(&mut terminal, &mut story, course, stop).await;
     ratatui::restore();
     shown
 }
@@ -45,13 +40,10 @@ pub(super) async fn draw(
 async fn show(
     terminal: &mut DefaultTerminal,
     story: &mut Story,
-    seconds: Option<Duration>,
-    spec_change: bool,
+    course: Course,
     stop: &CancellationToken,
 ) -> io::Result<()> {
-    let begun = Instant::now();
-    let end = seconds.map(|seconds| begun + seconds);
-    let mut change_at = spec_change.then(|| begun + seconds.map_or(Duration::from_secs(10), |whole| whole / 2));
+    let Course { end, mut change_at } = course;
     let mut keys = keys(stop.clone())?;
     let mut frames = interval(FRAME);
     let mut lines = VecDeque::with_capacity(KEPT);
@@ -59,7 +51,7 @@ async fn show(
     loop {
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            () = sleep_until(end.unwrap_or(begun)), if end.is_some() => return Ok(()),
+            () = sleep_until(end) => return Ok(()),
             _ = frames.tick() => {
                 if change_at.is_some_and(|at| at <= Instant::now()) {
                     change_at = None;

@@ -227,6 +227,62 @@ async fn the_schema_is_one_of_the_files_keys() {
 }
 
 #[tokio::test]
+async fn the_schema_speaks_of_the_file_and_not_of_the_program() {
+    for (form, title) in [
+        ("flat", "Configuration of a Watchfire sentinel"),
+        ("hyperfleet", "Configuration of a sentinel, in the form of today's HyperFleet"),
+        ("broker", "broker.yaml"),
+    ] {
+        let said = text(&run(&["config", "schema", "--form", form], &[]).await.stdout);
+        let schema: Value = serde_json::from_str(&said).expect("JSON");
+        assert_eq!(schema["title"], title);
+        for ours in ["file as typed", "decision` as typed", "crate::", "`Debug`"] {
+            assert!(!said.contains(ours), "{form}: {ours:?} in {said}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_schema_of_the_broker_takes_what_the_file_takes() {
+    let said = text(&run(&["config", "schema", "--form", "broker"], &[]).await.stdout);
+    let schema: Value = serde_json::from_str(&said).expect("JSON");
+    let takes = |name: &str, ty: &str| {
+        let types = schema["$defs"][name]["type"].as_array().expect("several types");
+        types.iter().any(|known| known == ty)
+    };
+    assert!(takes("Plain", "boolean"), "publisher_confirm: true");
+    assert!(takes("Theirs", "number"), "prefetch_count: 20");
+}
+
+#[tokio::test]
+async fn a_file_to_migrate_is_named_as_for_the_other_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("sentinel.yaml").display().to_string();
+    std::fs::write(&file, MINIMAL).unwrap();
+    let plain = run(&["config", "migrate", &file], &[]).await;
+    let named = run(&["config", "migrate", "--config", &file], &[]).await;
+    assert_eq!(named.status.code(), Some(0), "{}", text(&named.stderr));
+    assert_eq!(named.stdout, plain.stdout);
+    for wrong in [&["config", "migrate"][..], &["config", "migrate", &file, "--config", &file]] {
+        assert_eq!(run(wrong, &[]).await.status.code(), Some(64), "{wrong:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_list_of_sentinels_is_known_for_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.yaml").display().to_string();
+    std::fs::write(&file, "sentinels:\n  - name: clusters\n    config: clusters.yaml\n").unwrap();
+    for command in [&["config", "check"][..], &["config", "migrate"], &["sentinel"]] {
+        let output = run(&[command, &["--config", &file]].concat(), &[]).await;
+        assert_eq!(output.status.code(), Some(64), "{command:?}");
+        let said = text(&output.stderr);
+        assert!(said.contains("sentinels: this is a list for `watchfire run`"), "{said}");
+        assert!(said.contains("check each file that it names") && !said.contains("unknown"), "{said}");
+    }
+}
+
+#[tokio::test]
 async fn wrong_usage_is_64_and_help_is_0() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("sentinel.yaml").display().to_string();

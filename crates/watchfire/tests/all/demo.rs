@@ -30,7 +30,11 @@ async fn the_demo_makes_everything_ready_tells_its_story_and_ends_well() {
     assert!(first(&["report", "dns False"]) < first(&["READY", "cluster/"]), "dns waits for validation:\n{story}");
     first(&["report", "validation True"]);
     first(&["READY", "nodepool/"]);
-    assert!(story.trim_end().ends_with("0 still on their way"), "{story}");
+    let last = story.lines().last().unwrap_or_default();
+    let (_, after) = last.split_once("8 of 8 resources Ready, all of them for the first time after ").expect(last);
+    let (after, events) = after.split_once("s; ").expect(last);
+    assert!(after.parse::<f64>().unwrap() < 7.0, "before the spec was changed: {last}");
+    assert!(events.contains(" events published in 14."), "{last}");
 
     // Ready resources are left alone for longer than this demo lasts: an event is there because of the change.
     let lines: Vec<_> = story.lines().collect();
@@ -53,8 +57,14 @@ async fn a_demo_that_is_too_short_fails_and_says_so() {
 #[tokio::test]
 async fn the_demo_takes_as_many_clusters_as_it_is_told_and_one_second_is_the_least() {
     let process = Process::start(command(&["demo", "--plain", "--seconds", "30", "--clusters", "9"]));
-    process.line(&["created", "cluster/alpha-8"]).await;
-    for args in [["--clusters", "0"], ["--clusters", "201"], ["--seconds", "x"]] {
+    process.line(&["created", "cluster/alpha-8", "generation 1, id "]).await;
+    for args in [
+        ["--clusters", "0"],
+        ["--clusters", "201"],
+        ["--seconds", "x"],
+        ["--seconds", "0"],
+        ["--seconds", "18446744073709551615"],
+    ] {
         let output = run(&["demo", args[0], args[1]], &[]).await;
         assert_eq!(output.status.code(), Some(64), "{args:?}: {}", text(&output.stderr));
     }
@@ -78,7 +88,7 @@ async fn an_interrupt_ends_the_demo_with_success() {
         process.signal(signal);
         let status = process.ended().await;
         assert_eq!(status.code(), Some(0), "{signal:?}: {}", process.err());
-        assert!(process.out().contains("resources Ready after"), "{}", process.out());
+        assert!(process.out().contains(" resources Ready, "), "{}", process.out());
         assert!(process.begun.elapsed() < Duration::from_secs(30));
     }
 }

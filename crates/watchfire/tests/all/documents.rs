@@ -5,14 +5,13 @@
 //! that end once they have shown that they work.
 
 use std::fmt::Write as _;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
 use tokio::process::Command;
 use watchfire_simulator::{Dialect, NewResource, Simulator};
-use watchfire_testkit::{Rabbit, Receiver, amqp_url, pubsub_endpoint, unique};
+use watchfire_testkit::{Rabbit, Receiver, amqp_url, free_port, pubsub_endpoint, unique};
 
 use crate::support::{Api, BINARY, isolate, read, root, run, text};
 
@@ -60,24 +59,15 @@ fn blocks(document: &str, language: &str) -> Vec<String> {
         .collect()
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port()
-}
-
 fn script(folder: &Path, name: &str, content: &str) {
     let path = folder.join(name);
     std::fs::write(&path, content).expect("a script");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("a script");
 }
 
-/// Runs a block; what it printed, with its end.
-async fn perform(block: &str, document: &str) -> Option<String> {
-    let fleet = Simulator::new(Dialect::Hyperfleet);
-    fleet.create("clusters", NewResource::named("alpha").label("region", "us-east")).unwrap();
-    let (api, receiver) = (Api::serve(fleet).await, Receiver::start().await);
-    let folder = tempfile::tempdir().unwrap();
-    let (health, metrics) = (free_port(), free_port());
-    let programs = folder.path().join("bin");
+/// Puts the programs there that stand in for the real ones.
+fn install(folder: &Path, health: u16, metrics: u16) {
+    let programs = folder.join("bin");
     std::fs::create_dir(&programs).unwrap();
     let completed = |text: &str| {
         text.replace("BINARY", BINARY)
@@ -88,16 +78,32 @@ async fn perform(block: &str, document: &str) -> Option<String> {
     for (name, content) in [("watchfire", WATCHFIRE), ("cargo", CARGO), ("make", MAKE)] {
         script(&programs, name, &completed(content));
     }
-    let file = blocks(document, "yaml").into_iter().find(|block| block.contains("resource_type")).unwrap_or_default();
-    let file = file.replace("http://hyperfleet-api:8000", &api.url).replace("/run/secrets/hyperfleet/token", "token");
+}
+
+/// Puts the document's files there; where it has none for the sentinel, that of the readme.
+fn furnish(folder: &Path, document: &str, api: &str) {
+    let mut files = blocks(document, "yaml").into_iter().chain(blocks(&read("README.md"), "yaml"));
+    let file = files.find(|block| block.contains("resource_type")).unwrap_or_default();
+    let file = file.replace("http://hyperfleet-api:8000", api).replace("/run/secrets/hyperfleet/token", "token");
     for name in ["sentinel.yaml", "config.yaml"] {
-        std::fs::write(folder.path().join(name), &file).unwrap();
+        std::fs::write(folder.join(name), &file).unwrap();
     }
     if let Some(broker) = blocks(document, "yaml").into_iter().find(|block| block.starts_with("broker:")) {
-        std::fs::write(folder.path().join("broker.yaml"), broker).unwrap();
+        std::fs::write(folder.join("broker.yaml"), broker).unwrap();
     }
-    std::fs::write(folder.path().join("token"), "a-token").unwrap();
-    std::fs::write(folder.path().join("password"), "guest").unwrap();
+    std::fs::write(folder.join("token"), "a-token").unwrap();
+    std::fs::write(folder.join("password"), "guest").unwrap();
+}
+
+/// Runs a block; what it printed, with its end.
+async fn perform(block: &str, document: &str) -> Option<String> {
+    let fleet = Simulator::new(Dialect::Hyperfleet);
+    fleet.create("clusters", NewResource::named("alpha").label("region", "us-east")).unwrap();
+    let (api, receiver) = (Api::serve(fleet).await, Receiver::start().await);
+    let folder = tempfile::tempdir().unwrap();
+    let (health, metrics) = (free_port(), free_port());
+    install(folder.path(), health, metrics);
+    furnish(folder.path(), document, &api.url);
 
     let mut command = Command::new("bash");
     isolate(&mut command);
@@ -124,12 +130,14 @@ async fn perform(block: &str, document: &str) -> Option<String> {
         replaced = replaced.replace("BROKER_PROJECT_ID=hyperfleet-prod", &format!("BROKER_PROJECT_ID={}", unique("p")));
     }
     if block.contains("BROKER_TYPE=http") {
-        replaced = replaced.replace("http://validation:8080", receiver.url());
+        for subscriber in ["http://validation:8080", "http://localhost:9000", "https://vpc.example.com"] {
+            replaced = replaced.replace(subscriber, receiver.url());
+        }
     }
     if block.lines().any(|line| line.trim_end().ends_with('&')) {
         command.env("BACKGROUND", "1");
     }
-    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
+    let path = format!("{}:{}", folder.path().join("bin").display(), std::env::var("PATH").unwrap_or_default());
     command.env("PATH", path).current_dir(folder.path());
     command.args(["-euo", "pipefail", "-c", &format!("{replaced}\ntouch done\nwait")]);
     let output = tokio::time::timeout(Duration::from_mins(2), command.output()).await;
@@ -161,6 +169,11 @@ async fn every_command_of_the_readme_works() {
 #[tokio::test]
 async fn every_command_of_the_guide_works() {
     every_block("docs/sentinel.md").await;
+}
+
+#[tokio::test]
+async fn every_command_about_delivery_works() {
+    every_block("docs/delivery.md").await;
 }
 
 #[tokio::test]

@@ -72,6 +72,31 @@ const BROKER: [(&str, &str, &str); 21] = [
     ("BROKER_SUBSCRIPTION_ID", "none", "For adapters, which may share these settings; the sentinel takes no notice."),
 ];
 
+/// Every command; `serve` is `sentinel` by another name.
+const COMMANDS: [&str; 21] = [
+    "sentinel",
+    "sentinel explain",
+    "sentinel coverage",
+    "sentinel record",
+    "sentinel simulate",
+    "run",
+    "demo",
+    "config check",
+    "config show",
+    "config migrate",
+    "config schema",
+    "config-dump",
+    "outbox list",
+    "outbox show",
+    "outbox retry",
+    "outbox discard",
+    "outbox export",
+    "outbox pause",
+    "outbox resume",
+    "completions",
+    "version",
+];
+
 /// Everything else that the environment can say and that is no key of a file.
 const OTHER: [(&str, &str); 22] = [
     ("HYPERFLEET_CONFIG", "The sentinel's file; the flag `--config`."),
@@ -241,9 +266,7 @@ A file has one of two forms, told by its keys: the sentinel's own, or that of to
         writeln!(doc, "| `{name}` | {} |", cell(about)).unwrap();
     }
     doc.push_str("\n## Flags\n");
-    for command in
-        ["sentinel", "sentinel explain", "sentinel coverage", "sentinel record", "sentinel simulate", "run", "demo"]
-    {
+    for command in COMMANDS {
         let args: Vec<_> = command.split(' ').chain(["--help"]).collect();
         let help = text(&run(&args, &[]).await.stdout);
         let help: Vec<_> = help.trim_end().lines().map(str::trim_end).collect();

@@ -18,11 +18,17 @@ use super::settings::{SHARED, Settings, is_ours};
 
 /// A plain value: what YAML takes for a number or a flag is as good as the text of it.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "Plain", description = "A plain value: text, or what YAML takes for a number or a flag.", extend("type" = ["string", "number", "boolean"]))]
 pub(super) struct Scalar(String);
 
 /// `broker.yaml` as typed. What only consumers read is not looked at.
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
+#[schemars(
+    rename = "BrokerFile",
+    title = "broker.yaml",
+    description = "Which broker there is and how to reach it; adapters share the file, and what only they read is accepted."
+)]
 pub struct RawBrokerFile {
     #[schemars(with = "Option<bool>")]
     log_config: Theirs,
@@ -33,12 +39,14 @@ pub struct RawBrokerFile {
 
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
+#[schemars(rename = "Subscriber", description = "For adapters.")]
 struct RawSubscriber {
     parallelism: Theirs,
 }
 
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
+#[schemars(rename = "Broker", description = "Which broker, and how to reach it.")]
 struct RawBroker {
     /// `rabbitmq`, `googlepubsub`, or `http` for the embedded broker.
     r#type: Option<Scalar>,
@@ -50,6 +58,7 @@ struct RawBroker {
 
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
+#[schemars(rename = "RabbitMq", description = "How to reach RabbitMQ.")]
 struct RawRabbitMq {
     /// `amqp://host:5672/vhost` or `amqps://`; user and password are better given as variables.
     url: Option<Scalar>,
@@ -69,6 +78,7 @@ struct RawRabbitMq {
 
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
+#[schemars(rename = "PubSub", description = "How to reach Pub/Sub.")]
 struct RawPubSub {
     /// The Google Cloud project.
     project_id: Option<Scalar>,
@@ -90,6 +100,7 @@ struct RawPubSub {
 
 /// A consumer's setting, of which nothing is kept.
 #[derive(Debug, Clone, Default, JsonSchema)]
+#[schemars(rename = "Theirs", description = "For adapters; the sentinel takes no notice.", extend("type" = ["string", "number", "boolean", "array", "object", "null"]))]
 struct Theirs;
 
 impl<'de> Deserialize<'de> for Theirs {
