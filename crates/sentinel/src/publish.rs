@@ -163,22 +163,10 @@ impl Publisher {
                 if token.run_until_cancelled(turn).await.is_none() {
                     return outcome;
                 }
-                let span = self.destination.publish(&window);
-                if attempt == 0 {
-                    self.destination.stamp(&span, &mut window);
-                }
-                let (events, abouts): (Vec<_>, Vec<_>) = window.drain(..).map(|due| (due.event, due.about)).unzip();
-                let (begun, before) = (Instant::now(), outcome.published);
-                let results = heartbeat.during(sink::publish_all(&*self.sink, &events)).instrument(span.clone()).await;
-                self.metrics.window(begun.elapsed());
-                let last = attempt + 1 == ATTEMPTS || token.is_cancelled();
-                let results = events.into_iter().zip(abouts).zip(results);
-                let (round, done) = span.in_scope(|| self.settle(results, last, &mut window, &mut outcome));
+                let before = outcome.published;
+                let trying = heartbeat.during(self.attempt(attempt, &mut window, &mut outcome, token));
+                let (round, done) = trying.await;
                 settled(done);
-                if let Some(error) = &round.told {
-                    trace::failed(&span, error.kind(), error);
-                }
-                drop(span);
                 // One event that is taken, or refused for what it is, shows that the broker is there.
                 down &= round.sink_wide;
                 match &round.told {
@@ -203,6 +191,31 @@ impl Publisher {
         }
         outcome.broker_away = self.failing().is_some();
         outcome
+    }
+
+    /// Tries a window once, in a span of its own.
+    async fn attempt(
+        &self,
+        attempt: u32,
+        window: &mut Vec<Due>,
+        outcome: &mut Outcome,
+        token: &CancellationToken,
+    ) -> (Round, Vec<Settled>) {
+        let span = self.destination.publish(window);
+        if attempt == 0 {
+            self.destination.stamp(&span, window);
+        }
+        let (events, abouts): (Vec<_>, Vec<_>) = window.drain(..).map(|due| (due.event, due.about)).unzip();
+        let begun = Instant::now();
+        let results = sink::publish_all(&*self.sink, &events).instrument(span.clone()).await;
+        self.metrics.window(begun.elapsed());
+        let last = attempt + 1 == ATTEMPTS || token.is_cancelled();
+        let results = events.into_iter().zip(abouts).zip(results);
+        let (round, settled) = span.in_scope(|| self.settle(results, last, window, outcome));
+        if let Some(error) = &round.told {
+            trace::failed(&span, error.kind(), error);
+        }
+        (round, settled)
     }
 
     /// Settles each event of a window by its own result; what is to be tried again goes back into it.

@@ -282,41 +282,34 @@ impl Sentinel {
         } else {
             self.metrics.failed();
         }
-        match fetched {
-            Ok(()) => {
-                self.api_state.up();
-                self.polled.up();
-                if std::mem::take(&mut self.api_failing) {
-                    info!("the API answers again");
-                }
-                debug!(
-                    seen = cycle.seen,
-                    due = cycle.due,
-                    published = cycle.published,
-                    failed = cycle.failed,
-                    ?took,
-                    "cycle ended"
-                );
-            }
-            Err(error) => {
-                self.api_state.down(why(error, self.config.form));
-                self.projection.refused(error);
-                self.metrics.api_error(error);
-                // Once per change of state: an API that stays away says nothing new every few seconds.
-                if !std::mem::replace(&mut self.api_failing, true) {
-                    error!(error = %chain(error), hint = error.hint(self.config.form), "cannot list resources, trying again every poll interval");
-                }
-            }
-        }
+        self.tell_of_the_api(fetched);
+        let Cycle { seen, due, published, failed, .. } = cycle;
+        debug!(seen, due, published, failed, ?took, "cycle ended");
         // Last: in the log they would stand in every line that follows.
         let span = Span::current();
-        for (name, count) in
-            [("seen", cycle.seen), ("due", cycle.due), ("published", cycle.published), ("failed", cycle.failed)]
-        {
+        for (name, count) in [("seen", seen), ("due", due), ("published", published), ("failed", failed)] {
             span.record(name, count);
         }
         if fetched.is_err() || outcome.failed > 0 || outcome.broker_away {
             span.record("otel.status_code", "error");
+        }
+    }
+
+    fn tell_of_the_api(&mut self, fetched: &Result<(), api::Error>) {
+        let Err(error) = fetched else {
+            self.api_state.up();
+            self.polled.up();
+            if std::mem::take(&mut self.api_failing) {
+                info!("the API answers again");
+            }
+            return;
+        };
+        self.api_state.down(why(error, self.config.form));
+        self.projection.refused(error);
+        self.metrics.api_error(error);
+        // Once per change of state: an API that stays away says nothing new every few seconds.
+        if !std::mem::replace(&mut self.api_failing, true) {
+            error!(error = %chain(error), hint = error.hint(self.config.form), "cannot list resources, trying again every poll interval");
         }
     }
 }

@@ -41,9 +41,10 @@ pub struct RawProcess {
     pub topic: Option<String>,
 }
 
-/// `log` as typed.
+/// What is logged, how and where.
 #[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(default)]
+#[schemars(rename = "Log")]
 pub struct RawLog {
     /// `off`, `error`, `warn`, `info` (default), `debug` or `trace`.
     pub level: Option<String>,
