@@ -57,7 +57,7 @@ pub(crate) fn testbed(program: &str) -> PathBuf {
 
 /// A port that was free a moment ago, and that the kernel gives to nobody: while a service is down, a connection of
 /// anyone's could take one of those that it hands out (32768 and up).
-pub(crate) fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let candidate = || {
         let [low, high, ..] = uuid::Uuid::new_v4().into_bytes();
         10_000 + u16::from_le_bytes([low, high]) % 20_000

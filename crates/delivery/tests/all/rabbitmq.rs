@@ -13,7 +13,7 @@ use watchfire_delivery::sink::rabbitmq::{ExchangeType, RabbitMq, RabbitMqConfig,
 use watchfire_delivery::sink::{Error, EventSink};
 use watchfire_runtime::SecretSource;
 use watchfire_testkit::{
-    Broker, Mode, Proxy, Rabbit, alone, amqp_url, eventually, missing, open_files, private_broker, private_broker_with,
+    Broker, Mode, Proxy, Rabbit, alone, amqp_url, eventually, open_files, private_broker, private_broker_with,
     proc_status, unique,
 };
 
@@ -504,10 +504,10 @@ async fn a_connection_that_a_caller_left_in_mid_work_is_not_used_again() {
     }
 }
 
-#[test]
-fn a_thousand_reconnects_leave_neither_sockets_nor_threads_behind() {
+#[tokio::test]
+async fn a_thousand_reconnects_leave_neither_sockets_nor_threads_behind() {
     if amqp_url("a_thousand_reconnects_leave_neither_sockets_nor_threads_behind").is_some() {
-        alone("rabbitmq::child_that_reconnects_a_thousand_times");
+        alone("rabbitmq::child_that_reconnects_a_thousand_times").await;
     }
 }
 
