@@ -411,6 +411,24 @@ async fn a_memory_alarm_is_told_by_its_name_and_what_follows_goes_out_when_it_is
 }
 
 #[tokio::test]
+async fn a_broker_that_dies_under_its_alarm_is_connected_to_again() {
+    let name = "a_broker_that_dies_under_its_alarm_is_connected_to_again";
+    let Some(mut broker) = private_broker(name).await else { return };
+    let mut short = config(&broker.url(), "under-alarm");
+    short.timeout = Duration::from_secs(2);
+    let sink = RabbitMq::new(short);
+    sink.check().await.unwrap();
+    broker.ctl(&["set_vm_memory_high_watermark", "0"]).await;
+    assert_eq!(publish_one(&sink, "blocked").await.unwrap_err().kind(), "blocked");
+    broker.kill();
+    // The alarm was of that run of the broker only.
+    broker.restart().await;
+    let _consumer = Rabbit::listen(&broker.url(), "under-alarm", "fanout", "").await;
+    eventually(STEP, "it is published to again", async || publish_one(&sink, "after").await.ok()).await;
+    sink.check().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_peer_that_goes_silent_ends_in_a_timeout_and_its_connection_is_given_up() {
     let name = "a_peer_that_goes_silent_ends_in_a_timeout_and_its_connection_is_given_up";
     let Some(broker) = private_broker(name).await else { return };

@@ -58,9 +58,11 @@ impl Link {
         !self.stale && self.connection.status().connected() && self.channel.status().connected()
     }
 
-    /// Whether the broker takes no messages from it, for want of memory or disk space.
+    /// Whether the broker takes no messages from it, for want of memory or disk space. One that broke meanwhile hears of
+    /// no end of it: the library forgets a block only when the broker takes it back.
     pub(super) fn is_blocked(&self) -> bool {
-        self.connection.status().blocked()
+        let status = self.connection.status();
+        status.connected() && status.blocked()
     }
 
     /// Asks the broker whether the exchange is still there.
