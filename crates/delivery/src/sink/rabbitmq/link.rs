@@ -88,11 +88,12 @@ pub(super) async fn look(config: &RabbitMqConfig, deadline: Instant) -> lapin::R
         if found {
             declare(config, &connection).await?;
         }
-        // The answer is in, however the goodbye goes.
-        drop(connection.close(200, short("looked")?).await);
-        Ok(found)
+        Ok((connection, found))
     };
-    within(deadline, looking).await
+    let (connection, found) = within(deadline, looking).await?;
+    // The answer is in, however the goodbye goes.
+    drop(within(deadline, connection.close(200, short("looked")?)).await);
+    Ok(found)
 }
 
 async fn connect(config: &RabbitMqConfig, socket: Socket, deadline: Instant) -> lapin::Result<Connection> {
