@@ -468,19 +468,15 @@ async fn a_connection_cut_in_mid_window_never_makes_an_ok_of_what_was_not_confir
     publish_one(&sink, "first").await.unwrap();
     let window = events("w", 1_000);
     let before = proxy.sent();
+    // However quick the broker is, its confirms wait.
+    proxy.set(Mode::OneWay).await;
     let (outcomes, ()) = tokio::join!(sink.publish_all(&window), async {
         eventually(STEP, "the window is on its way", async || (proxy.sent() > before + 50_000).then_some(())).await;
         proxy.cut();
+        proxy.set(Mode::Pass).await;
     });
-    let ok: BTreeSet<_> = window.iter().zip(&outcomes).filter(|(_, o)| o.is_ok()).map(|(e, _)| e.id()).collect();
-    assert!(ok.len() < 1_000, "the cut came after the window");
-    let arrived: BTreeSet<_> = consumer
-        .drain(Duration::from_secs(1))
-        .await
-        .into_iter()
-        .map(|m| m.headers["_watermill_message_uuid"].clone())
-        .collect();
-    assert!(ok.iter().all(|id| arrived.contains(*id)));
+    assert!(outcomes.iter().all(Result::is_err), "no confirm came through");
+    assert!(!consumer.drain(Duration::from_secs(1)).await.is_empty(), "the broker has some of it");
     assert!(sink.publish_all(&window).await.iter().all(Result::is_ok));
 }
 
