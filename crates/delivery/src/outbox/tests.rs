@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 
 use super::*;
 use crate::event::Attributes;
+use crate::store::{Options, Store};
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()
@@ -268,7 +269,7 @@ fn a_body_that_is_no_event_is_told_apart() {
 }
 
 #[test]
-fn pausing_is_kept_and_resuming_wakes() {
+fn the_reason_of_a_pause_is_kept_until_it_is_over() {
     let c = outbox();
     let sink = register(&c, "a").unwrap();
     assert_eq!(paused(&c, sink).unwrap(), None);
@@ -277,6 +278,18 @@ fn pausing_is_kept_and_resuming_wakes() {
     assert_eq!(paused(&c, sink).unwrap().as_deref(), Some("410"), "the first reason stays");
     resume(&Tx::over(&c), sink).unwrap();
     assert_eq!(paused(&c, sink).unwrap(), None);
+}
+
+#[tokio::test]
+async fn resuming_wakes_whoever_delivers_and_pausing_does_not() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let store = Store::open(&folder.path().join("store.db"), &[MODULE], Options::default()).unwrap();
+    let sink = store.write(|tx| register(tx, "a")).await.unwrap();
+    let wake = store.wake();
+    store.write(move |tx| pause(tx, sink, "410", at(0))).await.unwrap();
+    assert!(!wake.has_changed().unwrap());
+    store.write(move |tx| resume(tx, sink)).await.unwrap();
+    assert!(wake.has_changed().unwrap());
 }
 
 #[test]
