@@ -191,8 +191,9 @@ impl Embedded {
 
     async fn append(&self, events: Vec<CloudEvent>) -> Result<(), store::Error> {
         let sinks = Arc::clone(&self.sinks);
-        let now = clock::now();
         let work = move |tx: &store::Tx<'_>| {
+            // Not before the work's turn has come: what became due while it waited may be under way.
+            let now = clock::now();
             events.iter().try_for_each(|event| outbox::append(tx, event, &sinks, Repeat::Redeliver, now).map(drop))
         };
         self.store.write(work).await

@@ -147,6 +147,37 @@ async fn a_queue_does_not_grow_with_events_that_supersede_each_other() {
     running.stop().await;
 }
 
+/// A window may wait for the commits before it, and what becomes due meanwhile may be under way.
+#[tokio::test]
+async fn what_became_due_while_a_window_waited_for_its_turn_is_not_superseded() {
+    let receiver = Receiver::start(|_| async {}).await;
+    let folder = TempDir::new().unwrap();
+    let config = config(&folder, vec![subscriber("a", &receiver)]);
+    let (broker, _not_run) = Embedded::open(config, &Metrics::default(), &Health::new()).await.unwrap();
+    broker.publish_all(&[event("1", "").superseding("x")]).await.remove(0).unwrap();
+    let due = clock::now() + jiff::SignedDuration::from_millis(300);
+    let put_off =
+        move |tx: &store::Tx<'_>| outbox::settle(tx, 1, &Mark::Retry { at: due, reason: "down".into() }, clock::now());
+    broker.store().write(put_off).await.unwrap();
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let holding = broker.store().write(move |_| {
+        held.recv_timeout(DEADLINE).unwrap();
+        Ok(())
+    });
+    let window = [event("2", "").superseding("x")];
+    let publishing = broker.publish_all(&window);
+    let release = async {
+        eventually("the first is due", async || clock::now() > due).await;
+        release.send(()).unwrap();
+    };
+    let (held, published, ()) = tokio::join!(biased; holding, publishing, release);
+    held.unwrap();
+    published.into_iter().for_each(Result::unwrap);
+    let all = Filter { limit: 10, ..Filter::default() };
+    let entries = broker.store().read(move |c| outbox::list(c, &all)).await.unwrap();
+    assert_eq!(entries.iter().map(|entry| entry.state).collect::<Vec<_>>(), [State::Pending; 2]);
+}
+
 #[tokio::test]
 async fn what_is_published_again_is_delivered_again_once_it_was_delivered() {
     let receiver = Receiver::start(|_| async {}).await;
