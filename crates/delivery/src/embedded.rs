@@ -213,15 +213,15 @@ async fn drop_gone(store: &Store, subscribers: &[Subscriber]) -> Result<(), stor
         };
         store.write(resume).await?;
         let mut dropped = 0;
+        let (sink, state) = (Some(name.clone()), Some(State::Pending));
+        let mut filter = Filter { sink, state, limit: outbox::STEP, ..Filter::default() };
         loop {
-            let (sink, state) = (Some(name.clone()), Some(State::Pending));
-            let filter = Filter { sink, state, limit: 500, ..Filter::default() };
-            let now = clock::now();
+            let (now, step) = (clock::now(), filter.clone());
             let reason = "its subscriber is no longer configured";
-            match store.write(move |tx| outbox::discard(tx, &filter, reason, now)).await? {
-                0 => break,
-                count => dropped += count,
-            }
+            let changed = store.write(move |tx| outbox::discard(tx, &step, reason, now)).await?;
+            dropped += changed.count;
+            let Some(last) = changed.last else { break };
+            filter.after = Some(last);
         }
         if dropped > 0 {
             tracing::warn!(subscriber = name, dropped, "subscriber is no longer configured, its queue is discarded");
