@@ -393,9 +393,11 @@ impl Owner {
         }
         let rows = transaction.total_changes() - before;
         let committed = transaction.commit().map_err(Arc::new);
-        self.metrics.committed(rows, started.elapsed());
-        if committed.is_ok() && wakes {
-            self.wake.send_modify(|commits| *commits += 1);
+        if committed.is_ok() {
+            self.metrics.committed(rows, started.elapsed());
+            if wakes {
+                self.wake.send_modify(|commits| *commits += 1);
+            }
         }
         for reply in replies {
             reply(committed.clone().map_err(Error::Commit));

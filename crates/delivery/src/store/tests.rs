@@ -145,6 +145,20 @@ async fn a_commit_takes_no_more_work_after_500_rows() {
 }
 
 #[tokio::test]
+async fn the_rows_of_a_commit_that_failed_are_not_counted() {
+    let folder = TempDir::new().unwrap();
+    let (store, registry) = counted(&folder);
+    let links = "CREATE TABLE links (to_note INTEGER REFERENCES notes (id) DEFERRABLE INITIALLY DEFERRED)";
+    store.write(move |tx| Ok(tx.execute_batch(links)?)).await.unwrap();
+    let failed = store.write(|tx| Ok(tx.execute("INSERT INTO links VALUES (7)", [])?)).await;
+    assert!(matches!(failed, Err(Error::Commit(_))), "{failed:?}");
+    store.write(|tx| note(tx, "kept")).await.unwrap();
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    assert!(text.contains("store_commit_rows_count 2\n") && text.contains("store_commit_rows_sum 1.0\n"), "{text}");
+}
+
+#[tokio::test]
 async fn only_commits_with_something_to_deliver_wake() {
     let folder = TempDir::new().unwrap();
     let store = open_in(&folder).unwrap();
