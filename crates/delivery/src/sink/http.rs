@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Method, header};
 use reqwest::{Client, RequestBuilder, Response};
 use secrecy::ExposeSecret;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use url::Url;
 use watchfire_runtime::{SecretSource, chain, clock};
 
@@ -43,7 +43,7 @@ pub struct Config {
     pub url: Url,
     /// How events are laid out.
     pub mode: Mode,
-    /// Time for one request, from connecting to the answer's status.
+    /// Time for one request, from connecting to the end of the answer, which is not waited for longer than that.
     pub timeout: Duration,
     /// Requests of one window that are under way at the same time.
     pub concurrency: NonZeroUsize,
@@ -177,6 +177,7 @@ impl Http {
     }
 
     async fn answer(&self, request: RequestBuilder) -> Result<(), Error> {
+        let begun = Instant::now();
         let response = match timeout(self.timeout, request.send()).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) if error.is_timeout() => return Err(self.late()),
@@ -190,7 +191,8 @@ impl Http {
         let after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
         let retry_after = after.and_then(|value| retry::retry_after(value, clock::now()));
         // What the answer says is decided by its status; a body that does not come only costs the connection.
-        timeout(ANSWER_TIME.min(self.timeout), drain(response)).await.ok();
+        let until = (begun + self.timeout).min(Instant::now() + ANSWER_TIME);
+        timeout_at(until, drain(response)).await.ok();
         if retry::is_delivered(status) {
             return Ok(());
         }
