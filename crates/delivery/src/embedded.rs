@@ -15,6 +15,7 @@ use futures_util::future::{BoxFuture, join_all};
 use url::Url;
 use watchfire_runtime::clock;
 use watchfire_runtime::health::Health;
+use watchfire_runtime::redact::host;
 
 use crate::event::CloudEvent;
 use crate::metrics::Metrics;
@@ -41,7 +42,7 @@ pub struct Subscriber {
 
 impl std::fmt::Debug for Subscriber {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Subscriber").field("name", &self.name).field("url", &http::host(&self.url)).finish()
+        f.debug_struct("Subscriber").field("name", &self.name).field("url", &host(&self.url)).finish()
     }
 }
 

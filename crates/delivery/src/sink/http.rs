@@ -15,6 +15,7 @@ use reqwest::{Client, RequestBuilder, Response};
 use secrecy::ExposeSecret;
 use tokio::time::{Instant, timeout, timeout_at};
 use url::Url;
+use watchfire_runtime::redact::host;
 use watchfire_runtime::{SecretSource, chain, clock};
 
 use crate::event::{CloudEvent, STRUCTURED};
@@ -241,18 +242,6 @@ async fn drain(mut response: Response) {
             None => return,
         }
     }
-}
-
-/// The URL of an API as it may be shown: without userinfo, query and fragment, any of which may be a secret.
-pub fn redacted(url: &Url) -> String {
-    format!("{}{}", host(url), url.path())
-}
-
-/// The URL of a subscriber as it may be shown: the path of a webhook is often the secret.
-pub fn host(url: &Url) -> String {
-    let host = url.host_str().unwrap_or_default();
-    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
-    format!("{}://{host}{port}", url.scheme())
 }
 
 #[cfg(test)]
