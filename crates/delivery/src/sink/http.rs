@@ -109,9 +109,8 @@ impl Http {
         if !matches!(url.scheme(), "http" | "https") {
             return Err(misconfigured("its scheme is neither http nor https", "write the URL as https://host/path"));
         }
-        // The client panics without a provider. Whoever started the process has normally installed this same one;
-        // an error means exactly that.
-        rustls::crypto::ring::default_provider().install_default().ok();
+        // The client panics without one.
+        watchfire_runtime::install_crypto_provider();
         let client = watchfire_runtime::http::client_for(url.as_str())
             .gzip(false)
             .connect_timeout(timeout)
