@@ -32,7 +32,8 @@ impl<'a> Brokers<'a> {
         Self { metrics, opened: Vec::new() }
     }
 
-    /// Opens a broker, unless it is open already; its checks are then among those of whoever came first.
+    /// Opens a broker, unless it is open already; its checks are then among those of whoever came first. The topic of the
+    /// embedded one is a name in logs and metrics only, so that all topics share its store.
     pub(crate) async fn open(
         &mut self,
         settings: Settings,
@@ -40,10 +41,15 @@ impl<'a> Brokers<'a> {
         health: &Health,
         tasks: &mut Tasks,
     ) -> anyhow::Result<Broker> {
+        let topic = config.topic().to_owned();
+        let settings = match config {
+            BrokerConfig::Http { .. } => settings.without_topic(),
+            BrokerConfig::RabbitMq(_) | BrokerConfig::PubSub(_) => settings,
+        };
         if let Some((_, broker)) = self.opened.iter().find(|(opened, _)| *opened == settings) {
-            return Ok(broker.clone());
+            return Ok(Broker { topic, ..broker.clone() });
         }
-        let broker = open(config, self.metrics, health, tasks).await?;
+        let broker = Broker { sink: open(config, self.metrics, health, tasks).await?, topic };
         self.opened.push((settings, broker.clone()));
         Ok(broker)
     }
@@ -51,9 +57,13 @@ impl<'a> Brokers<'a> {
 
 /// Opens the broker. The real ones connect with the first event; the embedded one opens its store here, and its
 /// deliveries become tasks of this process.
-async fn open(config: BrokerConfig, metrics: &Metrics, health: &Health, tasks: &mut Tasks) -> anyhow::Result<Broker> {
-    let topic = config.topic().to_owned();
-    let sink: Arc<dyn EventSink> = match config {
+async fn open(
+    config: BrokerConfig,
+    metrics: &Metrics,
+    health: &Health,
+    tasks: &mut Tasks,
+) -> anyhow::Result<Arc<dyn EventSink>> {
+    Ok(match config {
         BrokerConfig::RabbitMq(rabbitmq) => Arc::new(RabbitMq::new(rabbitmq)),
         BrokerConfig::PubSub(pubsub) => Arc::new(PubSub::new(pubsub)),
         BrokerConfig::Http { subscribers, store, .. } => {
@@ -76,6 +86,5 @@ async fn open(config: BrokerConfig, metrics: &Metrics, health: &Health, tasks: &
             });
             Arc::new(embedded)
         }
-    };
-    Ok(Broker { sink, topic })
+    })
 }

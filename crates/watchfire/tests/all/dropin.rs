@@ -457,6 +457,27 @@ async fn several_sentinels_read_the_brokers_file_that_a_variable_names() {
 }
 
 #[tokio::test]
+async fn several_topics_share_the_store_of_the_embedded_broker() {
+    let (api, receiver) = (fleet().await, Receiver::start().await);
+    let deployment = Deployment::new(&api.url, "  broker:\n    topic: east-events\n", "{}");
+    let config = std::fs::read_to_string(deployment.path("config.yaml")).unwrap();
+    std::fs::write(deployment.path("west.yaml"), config.replace("us-east", "eu-west").replace("east-", "west-"))
+        .unwrap();
+    let list = "sentinels:\n  - {name: east, config: config.yaml}\n  - {name: west, config: west.yaml}\n";
+    std::fs::write(deployment.path("run.yaml"), list).unwrap();
+    let ports = ["--health-bind-address=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0"];
+    let mut command = deployment.command(&["run", "-c", "run.yaml", ports[0], ports[1]]);
+    command.env("BROKER_TYPE", "http").envs(http_broker(&receiver));
+    let sentinel = Sentinel::started(Process::start(command)).await;
+    receiver.wait_for(3).await;
+    let (_, served) = get(&format!("{}/metrics", sentinel.metrics)).await;
+    for topic in ["east-events", "west-events"] {
+        assert!(served.contains(&format!("topic=\"{topic}\"")), "{served}");
+    }
+    sentinel.stop().await;
+}
+
+#[tokio::test]
 async fn the_command_of_the_image_serves_with_what_todays_deployment_mounts() {
     let image = read("deploy/Dockerfile");
     let last = |instruction: &str| {
