@@ -18,6 +18,7 @@ use google_cloud_pubsub::model::Message;
 use google_cloud_pubsub::retry_policy::RetryableErrors;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
+use watchfire_runtime::chain;
 
 use crate::event::CloudEvent;
 use crate::sink::{Error, EventSink};
@@ -252,11 +253,8 @@ impl PubSub {
             Failure::Unsent(error) => return error,
             Failure::TimedOut => return Error::Timeout { target, after: self.config.timeout },
             Failure::Closed => return Error::Connect { target, source: PublishError::Shutdown.into() },
-            Failure::Build(error) => {
-                let hint = "check the credentials of this process: GOOGLE_APPLICATION_CREDENTIALS, workload identity, \
-                            or PUBSUB_EMULATOR_HOST for an emulator";
-                return Error::Misconfigured { target, detail: error.to_string(), hint };
-            }
+            Failure::Build(error) if error.is_transport() => return Error::Connect { target, source: error.into() },
+            Failure::Build(error) => return self.without_credentials(&error),
             Failure::Topic(error) if is_invalid(&error) => return unusable(error.to_string()),
             Failure::Topic(error) | Failure::Rpc(error) => error,
         };
@@ -267,10 +265,19 @@ impl PubSub {
                 Error::Refused { target, detail: error.to_string() }
             }
             Some(Code::DeadlineExceeded) => Error::Timeout { target, after: self.config.timeout },
-            _ if error.is_authentication() => Error::Denied { target, source: error.into() },
+            // The service was not even asked: there is no token to show it.
+            _ if error.is_authentication() => self.without_credentials(&error),
             _ if error.is_timeout() => Error::Timeout { target, after: self.config.timeout },
             _ => Error::Connect { target, source: error.into() },
         }
+    }
+
+    /// This process has no credentials, or none that can be used; which file that is about is in the cause.
+    fn without_credentials(&self, cause: &(dyn std::error::Error + 'static)) -> Error {
+        let hint = "check the credentials of this process: GOOGLE_APPLICATION_CREDENTIALS with the path of their file, \
+                    workload identity in a cluster, or `gcloud auth application-default login` on your own machine; for \
+                    an emulator, set PUBSUB_EMULATOR_HOST";
+        Error::Misconfigured { target: self.config.target(), detail: chain(cause), hint }
     }
 }
 

@@ -234,6 +234,25 @@ async fn check_live(config: &Path, env: &[(&str, &str)]) -> (Option<i32>, String
     (output.status.code(), text(&output.stdout) + &text(&output.stderr))
 }
 
+/// Nobody is asked where nobody can be: the cause and what to try are about this machine.
+#[tokio::test]
+async fn credentials_of_pubsub_that_are_not_there_are_told_with_their_path_and_how_to_get_some() {
+    let api = fleet().await;
+    let deployment = Deployment::new(&api.url, "", "{}");
+    let path = deployment.path("missing.json").display().to_string();
+    let pubsub = [
+        ("BROKER_TYPE", "pubsub"),
+        ("BROKER_PROJECT_ID", "hyperfleet"),
+        ("BROKER_TOPIC", "events"),
+        ("GOOGLE_APPLICATION_CREDENTIALS", path.as_str()),
+    ];
+    let (status, said) = check_live(&deployment.path("config.yaml"), &pubsub).await;
+    assert_eq!(status, Some(1), "{said}");
+    for part in [path.as_str(), "gcloud auth application-default login", "PUBSUB_EMULATOR_HOST"] {
+        assert!(said.contains(part), "{part} is not in:\n{said}");
+    }
+}
+
 #[tokio::test]
 async fn a_live_check_says_what_api_and_broker_answer() {
     let (api, receiver) = (fleet().await, Receiver::start().await);
@@ -439,24 +458,6 @@ async fn several_sentinels_run_in_one_process() {
 }
 
 #[tokio::test]
-async fn several_sentinels_read_the_brokers_file_that_a_variable_names() {
-    let deployment = Deployment::new("http://api:8000", "", "broker:\n  type: kafka\n");
-    let other = deployment.path("other.yaml").display().to_string();
-    std::fs::write(&other, "broker:\n  type: stub\n").unwrap();
-    std::fs::write(deployment.path("run.yaml"), "sentinels: [{name: east, config: config.yaml}]\n").unwrap();
-    let (run_yaml, broker) = (deployment.path("run.yaml"), deployment.path("broker.yaml"));
-    let (run_yaml, broker) = (run_yaml.display().to_string(), broker.display().to_string());
-    for variables in
-        [&[("BROKER_CONFIG", &broker), ("BROKER_CONFIG_FILE", &other)][..], &[("BROKER_CONFIG_FILE", &broker)]]
-    {
-        let env: Vec<_> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        let output = run(&["run", "-c", &run_yaml], &env).await;
-        let said = text(&output.stderr);
-        assert!(output.status.code() == Some(64) && said.contains("\"kafka\" is not rabbitmq"), "{env:?}: {said}");
-    }
-}
-
-#[tokio::test]
 async fn several_topics_share_the_store_of_the_embedded_broker() {
     let (api, receiver) = (fleet().await, Receiver::start().await);
     let deployment = Deployment::new(&api.url, "  broker:\n    topic: east-events\n", "{}");
@@ -475,6 +476,24 @@ async fn several_topics_share_the_store_of_the_embedded_broker() {
         assert!(served.contains(&format!("topic=\"{topic}\"")), "{served}");
     }
     sentinel.stop().await;
+}
+
+#[tokio::test]
+async fn several_sentinels_read_the_brokers_file_that_a_variable_names() {
+    let deployment = Deployment::new("http://api:8000", "", "broker:\n  type: kafka\n");
+    let other = deployment.path("other.yaml").display().to_string();
+    std::fs::write(&other, "broker:\n  type: stub\n").unwrap();
+    std::fs::write(deployment.path("run.yaml"), "sentinels: [{name: east, config: config.yaml}]\n").unwrap();
+    let (run_yaml, broker) = (deployment.path("run.yaml"), deployment.path("broker.yaml"));
+    let (run_yaml, broker) = (run_yaml.display().to_string(), broker.display().to_string());
+    for variables in
+        [&[("BROKER_CONFIG", &broker), ("BROKER_CONFIG_FILE", &other)][..], &[("BROKER_CONFIG_FILE", &broker)]]
+    {
+        let env: Vec<_> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let output = run(&["run", "-c", &run_yaml], &env).await;
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(64) && said.contains("\"kafka\" is not rabbitmq"), "{env:?}: {said}");
+    }
 }
 
 #[tokio::test]
