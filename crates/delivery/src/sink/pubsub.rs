@@ -56,8 +56,6 @@ pub struct PubSubConfig {
 pub enum Endpoint {
     /// The service, with Application Default Credentials.
     Google,
-    /// Another address of the service (regional, private access), with Application Default Credentials.
-    Url(String),
     /// An emulator, `host:port` as in `PUBSUB_EMULATOR_HOST`, without credentials.
     Emulator(String),
 }
@@ -91,7 +89,6 @@ impl PubSubConfig {
     fn url(&self) -> Option<String> {
         match &self.endpoint {
             Endpoint::Google => None,
-            Endpoint::Url(url) => Some(url.clone()),
             Endpoint::Emulator(host) if host.contains("://") => Some(host.clone()),
             Endpoint::Emulator(host) => Some(format!("http://{host}")),
         }
