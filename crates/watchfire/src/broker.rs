@@ -72,11 +72,8 @@ async fn open(
             for worker in work.workers {
                 tasks.essential_at(Stage::Workers, "broker-delivery", worker.run(tasks.stage_token(Stage::Workers)));
             }
-            tasks.essential_at(
-                Stage::Workers,
-                "broker-retention",
-                work.retention.run(tasks.stage_token(Stage::Workers)),
-            );
+            // Deliveries need no cleaning to go on.
+            tasks.auxiliary_at(Stage::Workers, "broker-retention", move |token| work.retention.clone().run(token));
             // After the workers, which mark in it what they delivered.
             let (store, stop) = (embedded.store().clone(), tasks.stage_token(Stage::Outbox));
             tasks.essential_at(Stage::Outbox, "broker-store", async move {
