@@ -4,11 +4,14 @@
 //! send twice). The client retries inside our timeout; how long to wait after that is the caller's retry policy. The
 //! process installs the TLS provider before the first use.
 
+use std::error::Error as StdError;
+use std::iter::successors;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use google_cloud_auth::credentials::anonymous;
+use google_cloud_gax::error::CredentialsError;
 use google_cloud_gax::error::rpc::Code;
 use google_cloud_gax::exponential_backoff::ExponentialBackoff;
 use google_cloud_gax::retry_policy::RetryPolicyExt;
@@ -262,15 +265,14 @@ impl PubSub {
                 Error::Refused { target, detail: error.to_string() }
             }
             Some(Code::DeadlineExceeded) => Error::Timeout { target, after: self.config.timeout },
-            // The service was not even asked: there is no token to show it.
-            _ if error.is_authentication() => self.without_credentials(&error),
+            _ if is_about_credentials(&error) => self.without_credentials(&error),
             _ if error.is_timeout() => Error::Timeout { target, after: self.config.timeout },
             _ => Error::Connect { target, source: error.into() },
         }
     }
 
     /// This process has no credentials, or none that can be used; which file that is about is in the cause.
-    fn without_credentials(&self, cause: &(dyn std::error::Error + 'static)) -> Error {
+    fn without_credentials(&self, cause: &(dyn StdError + 'static)) -> Error {
         let hint = "check the credentials of this process: GOOGLE_APPLICATION_CREDENTIALS with the path of their file, \
                     workload identity in a cluster, or `gcloud auth application-default login` on your own machine; for \
                     an emulator, set PUBSUB_EMULATOR_HOST";
@@ -330,6 +332,13 @@ fn code(error: &google_cloud_pubsub::Error) -> Option<Code> {
 
 fn is_invalid(error: &google_cloud_pubsub::Error) -> bool {
     code(error) == Some(Code::InvalidArgument)
+}
+
+/// Whether the service was not even asked, since there is no token to show it. The client tries that again as well, and
+/// tells it as the cause of having given up.
+fn is_about_credentials(error: &google_cloud_pubsub::Error) -> bool {
+    let mut causes = successors(error.source(), |cause| (*cause).source());
+    error.is_authentication() || causes.any(<dyn StdError>::is::<CredentialsError>)
 }
 
 /// What a look at the topic says about publishing to it. To look takes a permission that `roles/pubsub.publisher` does

@@ -240,16 +240,20 @@ async fn credentials_of_pubsub_that_are_not_there_are_told_with_their_path_and_h
     let api = fleet().await;
     let deployment = Deployment::new(&api.url, "", "{}");
     let path = deployment.path("missing.json").display().to_string();
-    let pubsub = [
-        ("BROKER_TYPE", "pubsub"),
-        ("BROKER_PROJECT_ID", "hyperfleet"),
-        ("BROKER_TOPIC", "events"),
-        ("GOOGLE_APPLICATION_CREDENTIALS", path.as_str()),
-    ];
-    let (status, said) = check_live(&deployment.path("config.yaml"), &pubsub).await;
-    assert_eq!(status, Some(1), "{said}");
-    for part in [path.as_str(), "gcloud auth application-default login", "PUBSUB_EMULATOR_HOST"] {
-        assert!(said.contains(part), "{part} is not in:\n{said}");
+    let home = deployment.folder.path().to_str().unwrap();
+    let pubsub = [("BROKER_TYPE", "pubsub"), ("BROKER_PROJECT_ID", "hyperfleet"), ("BROKER_TOPIC", "events")];
+    let of_a_file = [("GOOGLE_APPLICATION_CREDENTIALS", path.as_str())];
+    // Neither the file that gcloud makes, nor the server that tells who one is in Google's cloud.
+    let none = [("HOME", home), ("GCE_METADATA_HOST", "127.0.0.1:1")];
+    for (env, cause) in [(&of_a_file[..], path.as_str()), (&none, "127.0.0.1:1")] {
+        let env = [&pubsub, env].concat();
+        let (status, said) = check_live(&deployment.path("config.yaml"), &env).await;
+        assert_eq!(status, Some(1), "{said}");
+        for part in
+            ["broker: FAILED: use projects", cause, "gcloud auth application-default login", "PUBSUB_EMULATOR_HOST"]
+        {
+            assert!(said.contains(part), "{part} is not in:\n{said}");
+        }
     }
 }
 
@@ -337,7 +341,7 @@ async fn a_live_check_takes_no_client_that_cannot_be_made_for_a_topic_that_is_mi
         ("PUBSUB_EMULATOR_HOST", "http://no address"),
     ];
     let (status, said) = check_live(&deployment.path("config.yaml"), &env).await;
-    assert!(status == Some(1) && said.contains("broker: FAILED: use projects/p/topics/"), "{said}");
+    assert!(status == Some(1) && said.contains("broker: FAILED: reach projects/p/topics/"), "{said}");
 }
 
 #[tokio::test]
