@@ -15,6 +15,7 @@ use futures_util::future::{BoxFuture, join_all};
 use url::Url;
 use watchfire_runtime::clock;
 use watchfire_runtime::health::Health;
+use watchfire_runtime::redact::host;
 
 use crate::event::CloudEvent;
 use crate::metrics::Metrics;
@@ -41,7 +42,7 @@ pub struct Subscriber {
 
 impl std::fmt::Debug for Subscriber {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Subscriber").field("name", &self.name).field("url", &http::host(&self.url)).finish()
+        f.debug_struct("Subscriber").field("name", &self.name).field("url", &host(&self.url)).finish()
     }
 }
 
@@ -191,8 +192,9 @@ impl Embedded {
 
     async fn append(&self, events: Vec<CloudEvent>) -> Result<(), store::Error> {
         let sinks = Arc::clone(&self.sinks);
-        let now = clock::now();
         let work = move |tx: &store::Tx<'_>| {
+            // Not before the work's turn has come: what became due while it waited may be under way.
+            let now = clock::now();
             events.iter().try_for_each(|event| outbox::append(tx, event, &sinks, Repeat::Redeliver, now).map(drop))
         };
         self.store.write(work).await
@@ -212,15 +214,15 @@ async fn drop_gone(store: &Store, subscribers: &[Subscriber]) -> Result<(), stor
         };
         store.write(resume).await?;
         let mut dropped = 0;
+        let (sink, state) = (Some(name.clone()), Some(State::Pending));
+        let mut filter = Filter { sink, state, limit: outbox::STEP, ..Filter::default() };
         loop {
-            let (sink, state) = (Some(name.clone()), Some(State::Pending));
-            let filter = Filter { sink, state, limit: 500, ..Filter::default() };
-            let now = clock::now();
+            let (now, step) = (clock::now(), filter.clone());
             let reason = "its subscriber is no longer configured";
-            match store.write(move |tx| outbox::discard(tx, &filter, reason, now)).await? {
-                0 => break,
-                count => dropped += count,
-            }
+            let changed = store.write(move |tx| outbox::discard(tx, &step, reason, now)).await?;
+            dropped += changed.count;
+            let Some(last) = changed.last else { break };
+            filter.after = Some(last);
         }
         if dropped > 0 {
             tracing::warn!(subscriber = name, dropped, "subscriber is no longer configured, its queue is discarded");

@@ -166,7 +166,8 @@ impl CloudEvent {
     #[must_use]
     pub fn with_extension(mut self, name: &str, value: String) -> Self {
         self.attributes.extensions.push((name.to_owned(), value));
-        Self::new(self.attributes, self.data)
+        self.body = render(&self.attributes, &self.data);
+        self
     }
 
     /// The attributes the event was built with.

@@ -15,6 +15,7 @@ const STEP: u32 = 500;
 const PAGES: u32 = 512;
 
 /// Cleans one store's outbox.
+#[derive(Clone)]
 pub struct Retention {
     store: Store,
     keep: Duration,

@@ -20,7 +20,7 @@ use std::thread;
 use std::time::Instant;
 
 pub use rusqlite::Connection;
-use rusqlite::{Transaction, TransactionBehavior};
+use rusqlite::{ErrorCode, Transaction, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::metrics::StoreMetrics;
@@ -85,15 +85,21 @@ pub enum Error {
         /// The newest version known here.
         known: u32,
     },
-    /// The file is an SQLite database of another program; it is left untouched.
-    #[error("open the store {}: it is a database of another program", .0.display())]
+    /// The file is no store, but another program's: a database or anything else; it is left untouched.
+    #[error("open the store {}: it is a file of another program", .0.display())]
     Foreign(PathBuf),
+    /// A tool was to open a store that is not there.
+    #[error("open the store {}: there is no such file", .0.display())]
+    Missing(PathBuf),
 }
 
 impl Error {
     /// What the operator can check or change.
     pub fn hint(&self) -> &'static str {
         match self {
+            _ if self.is_busy() => {
+                "another program keeps the store busy, such as a backup or a tool: it goes on when that has ended"
+            }
             Self::Sqlite(_) | Self::Commit(_) => "check the disk, its free space and the permissions of the folder",
             Self::Full { .. } => "free space on the volume or enlarge it; deliveries go on and make room by themselves",
             Self::Gone(_) => {
@@ -106,7 +112,18 @@ impl Error {
             Self::Locked(_) => "stop the other process, or give each its own file",
             Self::Newer { .. } => "run the newer version again, or give this one its own file",
             Self::Foreign(_) => "choose another path for the store",
+            Self::Missing(_) => "check the path; it is the one that BROKER_HTTP_STORE names for the service",
         }
+    }
+
+    /// Whether it only was not our turn in time.
+    fn is_busy(&self) -> bool {
+        let cause = match self {
+            Self::Sqlite(cause) => cause,
+            Self::Commit(cause) => cause.as_ref(),
+            _ => return false,
+        };
+        cause.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
     }
 }
 
@@ -130,7 +147,7 @@ struct Shared {
 impl Store {
     /// Opens or creates the file, with the tables of `modules`. Blocks while it checks the file.
     ///
-    /// A file that is damaged is moved aside and told in the log; a newer or foreign one is an error, and untouched.
+    /// A store that is damaged is moved aside and told in the log; a newer or foreign file is an error, and untouched.
     pub fn open(path: &Path, modules: &[Module], options: Options) -> Result<Self, Error> {
         let file = open::open(path, modules)?;
         let (wake_sender, wake) = watch::channel(0);
@@ -393,9 +410,11 @@ impl Owner {
         }
         let rows = transaction.total_changes() - before;
         let committed = transaction.commit().map_err(Arc::new);
-        self.metrics.committed(rows, started.elapsed());
-        if committed.is_ok() && wakes {
-            self.wake.send_modify(|commits| *commits += 1);
+        if committed.is_ok() {
+            self.metrics.committed(rows, started.elapsed());
+            if wakes {
+                self.wake.send_modify(|commits| *commits += 1);
+            }
         }
         for reply in replies {
             reply(committed.clone().map_err(Error::Commit));

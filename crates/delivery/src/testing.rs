@@ -53,14 +53,6 @@ pub(crate) struct Receiver {
 }
 
 impl Receiver {
-    pub(crate) async fn start<F, R>(script: F) -> Self
-    where
-        F: Fn(Seen) -> R + Clone + Send + Sync + 'static,
-        R: Future<Output: IntoResponse> + Send + 'static,
-    {
-        Self::start_on("127.0.0.1:0".parse().unwrap(), script).await
-    }
-
     /// Answers with `status` until it is switched on, and with 200 from then on.
     pub(crate) async fn switched(status: StatusCode) -> (Self, Arc<AtomicBool>) {
         let on = Arc::new(AtomicBool::new(false));
@@ -75,7 +67,7 @@ impl Receiver {
     }
 
     #[expect(clippy::disallowed_methods, reason = "a test's server ends with the test")]
-    pub(crate) async fn start_on<F, R>(address: SocketAddr, script: F) -> Self
+    pub(crate) async fn start<F, R>(script: F) -> Self
     where
         F: Fn(Seen) -> R + Clone + Send + Sync + 'static,
         R: Future<Output: IntoResponse> + Send + 'static,
@@ -92,7 +84,7 @@ impl Receiver {
                 script(seen).await.into_response()
             })
         };
-        let listener = TcpListener::bind(address).await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = axum::serve(listener, Router::new().fallback(answer));
         let server = tokio::spawn(async move { server.await.unwrap() }).abort_handle();
@@ -134,10 +126,12 @@ pub(crate) fn event(id: &str, subject: &str) -> CloudEvent {
     CloudEvent::new(attributes, RawValue::from_string(format!(r#"{{"id":"{id}","generation":3}}"#)).unwrap())
 }
 
-/// Waits until `condition` holds, and fails the test if it does not within thirty seconds.
+/// How long anything in these tests may take on a busy machine.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Waits until `condition` holds, and fails the test if it does not in time.
 pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let deadline = Duration::from_secs(30);
-    watchfire_testkit::eventually(deadline, what, async || condition().await.then_some(())).await;
+    watchfire_testkit::eventually(DEADLINE, what, async || condition().await.then_some(())).await;
 }
 
 thread_local! {

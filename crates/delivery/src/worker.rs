@@ -157,11 +157,6 @@ impl Worker {
         }
     }
 
-    /// The sink's name.
-    pub fn name(&self) -> &str {
-        &self.queue.name
-    }
-
     /// Delivers until the token is cancelled, and then finishes what is under way. Fails if the store is closed first.
     pub async fn run(mut self, token: CancellationToken) -> Result<(), store::Error> {
         let mut lanes = FuturesUnordered::<BoxFuture<'static, Done>>::new();

@@ -56,7 +56,6 @@ pub use crypto::install_crypto_provider;
 pub use duration::GoDuration;
 pub use error::chain;
 pub use health::{Dependency, Health, Heartbeat};
-pub use redact::SecretUrl;
 pub use secret::SecretSource;
 pub use tasks::{Stage, TaskError, Tasks};
 pub use telemetry::{LogConfig, LogFormat, LogOutput, Telemetry, traceparent};

@@ -12,6 +12,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -110,10 +111,26 @@ struct Metrics {
     restarts: Family<TaskLabel, Counter>,
 }
 
+/// What a task's end means.
+#[derive(Clone, Copy)]
+enum End {
+    /// The process stops.
+    Essential,
+    /// It is started again by itself, and ends only when it is told to.
+    Auxiliary,
+}
+
+struct Running {
+    stage: Stage,
+    name: &'static str,
+    end: End,
+    handle: AbortHandle,
+}
+
 struct Ended {
     stage: Stage,
     name: &'static str,
-    essential: bool,
+    end: End,
     outcome: Outcome,
 }
 
@@ -121,6 +138,14 @@ enum Outcome {
     Done,
     Failed(BoxError),
     Panicked(String),
+}
+
+/// Why the process stops.
+enum Stop {
+    Signal,
+    /// Somebody cancelled the token.
+    Asked,
+    Failed(TaskError),
 }
 
 /// Starts a part of a task's own work beside the rest of it, so that both can use a core, and waits for its output.
@@ -150,7 +175,7 @@ where
 #[derive(Default)]
 pub struct Tasks {
     set: JoinSet<Ended>,
-    running: HashMap<Id, (Stage, &'static str, AbortHandle)>,
+    running: HashMap<Id, Running>,
     tokens: [CancellationToken; STAGES.len()],
     metrics: Metrics,
     health: Option<Health>,
@@ -188,7 +213,7 @@ impl Tasks {
     /// Registers `watchfire_tasks_running` and `watchfire_task_restarts`, one series per task.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("watchfire");
-        registry.register("tasks_running", "Whether a task is running", self.metrics.running.clone());
+        registry.register("tasks_running", "Tasks of this name that are running", self.metrics.running.clone());
         registry.register("task_restarts", "Restarts of auxiliary tasks", self.metrics.restarts.clone());
     }
 
@@ -201,23 +226,13 @@ impl Tasks {
         self.essential_at(Stage::Sources, name, future);
     }
 
-    /// Starts a task of the first stage that is started again when it ends, fails or panics.
-    pub fn auxiliary<M, F, E>(&mut self, name: &'static str, make: M)
-    where
-        M: FnMut(CancellationToken) -> F + Send + 'static,
-        F: Future<Output = Result<(), E>> + Send + 'static,
-        E: Into<BoxError>,
-    {
-        self.auxiliary_at(Stage::Sources, name, make);
-    }
-
     /// Starts a task whose end, before its stage is told to stop, stops the process.
     pub fn essential_at<F, E>(&mut self, stage: Stage, name: &'static str, future: F)
     where
         F: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<BoxError>,
     {
-        self.spawn(stage, name, true, async move { run_once(future).await });
+        self.spawn(stage, name, End::Essential, async move { run_once(future).await });
     }
 
     /// Starts a task that is started again when it ends, fails or panics, until its stage is told to stop.
@@ -231,11 +246,12 @@ impl Tasks {
     {
         let token = self.stage_token(stage);
         let restarts = self.metrics.restarts.get_or_create(&TaskLabel { task: name }).clone();
-        self.spawn(stage, name, false, async move {
+        self.spawn(stage, name, End::Auxiliary, async move {
             let mut pause = FIRST_RESTART_AFTER;
             loop {
                 let started = Instant::now();
-                let outcome = run_once(make(token.clone())).await;
+                // Made within, so that a panic while it is made is one of its own.
+                let outcome = run_once(async { make(token.clone()).await }).await;
                 if token.is_cancelled() {
                     return outcome;
                 }
@@ -260,7 +276,7 @@ impl Tasks {
         });
     }
 
-    fn spawn<F>(&mut self, stage: Stage, name: &'static str, essential: bool, future: F)
+    fn spawn<F>(&mut self, stage: Stage, name: &'static str, end: End, future: F)
     where
         F: Future<Output = Outcome> + Send + 'static,
     {
@@ -271,16 +287,17 @@ impl Tasks {
                 running.inc();
                 let outcome = future.await;
                 running.dec();
-                Ended { stage, name, essential, outcome }
+                Ended { stage, name, end, outcome }
             }
             .instrument(span),
         );
-        self.running.insert(handle.id(), (stage, name, handle));
+        self.running.insert(handle.id(), Running { stage, name, end, handle });
     }
 
     /// Runs until SIGTERM, SIGINT, a cancelled [`Tasks::token`] or the end of an essential task; then stops in order.
     ///
-    /// A second signal ends the process on the spot, with status 143 or 130.
+    /// A second signal ends the process on the spot, with status 143 or 130. Where the stop began without one, the first
+    /// that comes then is whoever runs the process asking for what is under way already.
     pub async fn run(mut self, grace: Duration) -> Result<(), TaskError> {
         let signals = match self.signals.take() {
             Some(signals) => signals,
@@ -296,52 +313,59 @@ impl Tasks {
         grace: Duration,
         force: impl FnOnce(Signal),
     ) -> Result<(), TaskError> {
-        let mut failure = self.until_stop(&mut signals).await.err();
+        let (mut asked, failure) = match self.until_stop(&mut signals).await {
+            Stop::Signal => (true, None),
+            Stop::Asked => (false, None),
+            Stop::Failed(cause) => (false, Some(cause)),
+        };
         if let Some(health) = &self.health {
             health.draining();
         }
-        tokio::select! {
-            stopped = self.stop(grace) => {
-                failure = failure.or_else(|| stopped.err());
-                info!("stopped");
+        let mut stopping = pin!(self.stop(grace));
+        let stopped = loop {
+            tokio::select! {
+                stopped = &mut stopping => break stopped,
+                signal = signals.next() => {
+                    if asked {
+                        warn!(signal = signal.name(), "second signal, stopping at once");
+                        force(signal);
+                        return Err(TaskError::Forced { signal: signal.name() });
+                    }
+                    asked = true;
+                    info!(signal = signal.name(), "stopping already");
+                }
             }
-            signal = signals.next() => {
-                warn!(signal = signal.name(), "second signal, stopping at once");
-                force(signal);
-                return Err(TaskError::Forced { signal: signal.name() });
-            }
-        }
-        failure.map_or(Ok(()), Err)
+        };
+        info!("stopped");
+        failure.map_or(stopped, Err)
     }
 
-    /// Waits for a reason to stop; an error is one that makes the exit status non-zero.
-    async fn until_stop(&mut self, signals: &mut Signals) -> Result<(), TaskError> {
+    /// Waits for a reason to stop.
+    async fn until_stop(&mut self, signals: &mut Signals) -> Stop {
         let token = self.token();
         loop {
             tokio::select! {
                 biased;
                 signal = signals.next() => {
                     info!(signal = signal.name(), "stopping");
-                    return Ok(());
+                    return Stop::Signal;
                 }
                 () = token.cancelled() => {
                     info!("stopping");
-                    return Ok(());
+                    return Stop::Asked;
                 }
                 Some(joined) = self.set.join_next_with_id() => {
                     let Some(ended) = self.ended(joined) else { continue };
                     let task = ended.name;
-                    if !ended.essential {
-                        continue;
-                    }
-                    let cause = match ended.outcome {
-                        Outcome::Done if token.is_cancelled() => return Ok(()),
-                        Outcome::Done => TaskError::Ended { task },
-                        Outcome::Failed(source) => TaskError::Failed { task, source },
-                        Outcome::Panicked(message) => TaskError::Panicked { task, message },
+                    let cause = match (ended.end, ended.outcome) {
+                        (End::Auxiliary, Outcome::Done) => continue,
+                        (End::Essential, Outcome::Done) if token.is_cancelled() => return Stop::Asked,
+                        (End::Essential, Outcome::Done) => TaskError::Ended { task },
+                        (_, Outcome::Failed(source)) => TaskError::Failed { task, source },
+                        (_, Outcome::Panicked(message)) => TaskError::Panicked { task, message },
                     };
                     error!(error = %chain(&cause), "stopping");
-                    return Err(cause);
+                    return Stop::Failed(cause);
                 }
             }
         }
@@ -355,7 +379,7 @@ impl Tasks {
         for stage in STAGES {
             self.tokens[stage as usize].cancel();
             let end = if stage >= Stage::Outbox { end.max(Instant::now() + LAST_STAGES_GRACE) } else { end };
-            while self.running.values().any(|(of, ..)| *of == stage) {
+            while self.running.values().any(|running| running.stage == stage) {
                 match timeout_at(end, self.set.join_next_with_id()).await {
                     Ok(Some(joined)) => {
                         let failed = self.ended(joined).and_then(stopped);
@@ -363,9 +387,9 @@ impl Tasks {
                     }
                     Ok(None) => break,
                     Err(_) => {
-                        for (_, (_, name, handle)) in self.running.extract_if(|_, (of, ..)| *of == stage) {
-                            handle.abort();
-                            overrun.push(name);
+                        for (_, late) in self.running.extract_if(|_, running| running.stage == stage) {
+                            late.handle.abort();
+                            overrun.push(late.name);
                         }
                     }
                 }
@@ -387,8 +411,10 @@ impl Tasks {
                 Some(ended)
             }
             Err(error) => {
-                self.running.remove(&error.id());
-                None
+                let Running { stage, name, end, .. } = self.running.remove(&error.id())?;
+                // What it left behind panicked when it was dropped, after its own end.
+                let panic = error.try_into_panic().ok()?;
+                Some(Ended { stage, name, end, outcome: Outcome::Panicked(panic_message(&*panic)) })
             }
         }
     }

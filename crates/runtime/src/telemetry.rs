@@ -142,7 +142,7 @@ pub enum TelemetryError {
     /// The exporter of traces can't be made.
     #[error("send traces to {endpoint} (see OTEL_EXPORTER_OTLP_ENDPOINT)")]
     Exporter {
-        /// The collector's URL, without its password.
+        /// The collector's URL, without what may be secret in it.
         endpoint: String,
     },
     /// The HTTP client of the exporter can't be made.

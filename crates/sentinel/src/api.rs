@@ -12,8 +12,8 @@ use secrecy::ExposeSecret;
 use tracing::{Instrument, Span, debug};
 use url::Url;
 use watchfire_delivery::retry::{Backoff, retry_after};
-use watchfire_delivery::sink::http::redacted;
 use watchfire_runtime::clock;
+use watchfire_runtime::redact::address;
 use watchfire_runtime::secret::{self, SecretSource};
 use watchfire_runtime::telemetry::traceparent;
 
@@ -419,6 +419,6 @@ impl Api {
 
     /// What is asked, for errors: without userinfo and query.
     fn name(&self) -> String {
-        redacted(&self.list)
+        address(&self.list)
     }
 }

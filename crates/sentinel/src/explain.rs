@@ -11,8 +11,8 @@ use jiff::{SignedDuration, Timestamp};
 use lru::LruCache;
 use serde_json::Value;
 use tokio::sync::Semaphore;
-use watchfire_delivery::sink::http::redacted;
 use watchfire_runtime::chain;
+use watchfire_runtime::redact::address;
 
 use crate::adapters;
 use crate::api::{self, Api};
@@ -116,7 +116,7 @@ impl Explainer {
                 format!(
                     "{} has no such thing among its {kind}: check the id (names are not looked for), and that it is one of the {kind}; if \
                      it was deleted for good, no event will follow",
-                    redacted(&self.config.api.endpoint)
+                    address(&self.config.api.endpoint)
                 ),
             ),
             error => {

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use tracing::{Span, field, info_span};
 use url::Url;
 use watchfire_delivery::CloudEvent;
-use watchfire_delivery::sink::http::redacted;
+use watchfire_runtime::redact::address;
 use watchfire_runtime::telemetry::{TRACE, traceparent};
 
 use crate::decision::Decision;
@@ -75,7 +75,7 @@ pub(crate) fn decided(span: &Span, decision: &Decision) {
 /// The span of one attempt at a request.
 pub(crate) fn get(url: &Url, attempt: u32) -> Span {
     info_span!(
-        target: TRACE, "GET", otel.kind = "client", http.request.method = "GET", url.full = redacted(url),
+        target: TRACE, "GET", otel.kind = "client", http.request.method = "GET", url.full = address(url),
         url.query = url.query(), server.address = url.host_str(), server.port = url.port_or_known_default(),
         http.request.resend_count = attempt, http.response.status_code = field::Empty, "error.type" = field::Empty,
         otel.status_code = field::Empty, otel.status_description = field::Empty,

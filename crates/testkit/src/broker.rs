@@ -2,7 +2,9 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::process::Command;
+
+use tokio::process::Command;
+use tokio::time::timeout;
 
 use crate::node::{Node, START, free_port, testbed};
 use crate::{Rabbit, eventually};
@@ -64,11 +66,6 @@ impl Broker {
         }
     }
 
-    /// A port that is free, for what else the node shall listen on.
-    pub fn free_port() -> u16 {
-        free_port()
-    }
-
     /// Starts the node again, same ports, same data, and waits until it takes connections.
     pub async fn restart(&mut self) {
         self.kill();
@@ -87,9 +84,9 @@ impl Broker {
     /// Runs `rabbitmqctl`, for example `["set_vm_memory_high_watermark", "0"]`, and returns its output.
     pub async fn ctl(&self, args: &[&str]) -> String {
         let mut command = Command::new(testbed("rabbitmq"));
-        command.args(self.args("ctl")).args(args);
-        let output = tokio::task::spawn_blocking(move || command.output());
-        let output = output.await.expect("join rabbitmqctl").expect("run rabbitmqctl");
+        command.args(self.args("ctl")).args(args).kill_on_drop(true);
+        let output =
+            timeout(START, command.output()).await.expect("rabbitmqctl ends in time").expect("run rabbitmqctl");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "rabbitmqctl {args:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
         text

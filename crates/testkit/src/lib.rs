@@ -21,7 +21,7 @@ pub use broker::Broker;
 pub use collector::{Collector, Span};
 pub use eventually::eventually;
 pub use node::{Emulator, free_port};
-pub use process::{alone, beside, open_files, proc_status};
+pub use process::{alone, alone_with, beside, open_files, proc_status};
 pub use proxy::{Mode, Proxy};
 pub use pubsub::Subscription;
 pub use rabbit::{Consumer, Message, Rabbit};

@@ -1,6 +1,6 @@
 //! A TCP proxy that breaks connections on demand.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,9 +8,10 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::eventually;
+use crate::{eventually, free_port};
 
 const STEP: Duration = Duration::from_secs(30);
 
@@ -78,10 +79,11 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy on a free port; it passes everything until told otherwise.
+    /// Starts a proxy on a port that nobody takes while it refuses; it passes everything until told otherwise.
     #[expect(clippy::disallowed_methods, reason = "tests have no supervisor; the task ends with the proxy")]
     pub async fn start(target: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind the proxy");
+        let bind = async || TcpListener::bind((Ipv4Addr::LOCALHOST, free_port())).await.ok();
+        let listener = eventually(STEP, "the proxy has a port", bind).await;
         let address = listener.local_addr().expect("read the bound address");
         let token = CancellationToken::new();
         let shared = Arc::new(Shared {
@@ -159,7 +161,7 @@ async fn accept(first: TcpListener, address: SocketAddr, shared: Arc<Shared>) {
         if *mode.borrow_and_update() == Mode::Refuse {
             listener = None;
         } else if listener.is_none() {
-            listener = TcpListener::bind(address).await.ok();
+            listener = Some(listen_again(address).await);
         }
         shared.listening.send_replace(listener.is_some());
         let Some(open) = &listener else {
@@ -179,6 +181,18 @@ async fn accept(first: TcpListener, address: SocketAddr, shared: Arc<Shared>) {
                 });
             },
         }
+    }
+}
+
+/// Whoever was given the port meanwhile has it for a moment only: see [`free_port`].
+async fn listen_again(address: SocketAddr) -> TcpListener {
+    let deadline = Instant::now() + STEP;
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => return listener,
+            Err(error) => assert!(Instant::now() < deadline, "listen on {address} again: {error}"),
+        }
+        sleep(Duration::from_millis(10)).await;
     }
 }
 
@@ -226,7 +240,7 @@ async fn pump(
             let Some((portion, pause)) = passing.ok().and_then(|mode| mode.passes(direction, waiting.len())) else {
                 return;
             };
-            tokio::time::sleep(pause).await;
+            sleep(pause).await;
             if to.write_all(&waiting[..portion]).await.is_err() {
                 return;
             }

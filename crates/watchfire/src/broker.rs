@@ -32,7 +32,8 @@ impl<'a> Brokers<'a> {
         Self { metrics, opened: Vec::new() }
     }
 
-    /// Opens a broker, unless it is open already; its checks are then among those of whoever came first.
+    /// Opens a broker, unless it is open already; its checks are then among those of whoever came first. The topic of the
+    /// embedded one is a name in logs and metrics only, so that all topics share its store.
     pub(crate) async fn open(
         &mut self,
         settings: Settings,
@@ -40,26 +41,34 @@ impl<'a> Brokers<'a> {
         health: &Health,
         tasks: &mut Tasks,
     ) -> anyhow::Result<Broker> {
+        let topic = config.topic().to_owned();
+        let settings = match config {
+            BrokerConfig::Http { .. } => settings.without_topic(),
+            BrokerConfig::RabbitMq(_) | BrokerConfig::PubSub(_) => settings,
+        };
         if let Some((_, broker)) = self.opened.iter().find(|(opened, _)| *opened == settings) {
-            return Ok(broker.clone());
+            return Ok(Broker { topic, ..broker.clone() });
         }
-        let broker = open(config, self.metrics, health, tasks).await?;
+        let broker = Broker { sink: open(config, self.metrics, health, tasks).await?, topic };
         self.opened.push((settings, broker.clone()));
         Ok(broker)
     }
 }
 
 /// Opens the broker. The real ones connect with the first event; the embedded one opens its store here.
-async fn open(config: BrokerConfig, metrics: &Metrics, health: &Health, tasks: &mut Tasks) -> anyhow::Result<Broker> {
-    let topic = config.topic().to_owned();
-    let sink: Arc<dyn EventSink> = match config {
+async fn open(
+    config: BrokerConfig,
+    metrics: &Metrics,
+    health: &Health,
+    tasks: &mut Tasks,
+) -> anyhow::Result<Arc<dyn EventSink>> {
+    Ok(match config {
         BrokerConfig::RabbitMq(rabbitmq) => Arc::new(RabbitMq::new(rabbitmq)),
         BrokerConfig::PubSub(pubsub) => Arc::new(PubSub::new(pubsub)),
         BrokerConfig::Http { subscribers, store, .. } => {
             Arc::new(embedded(embedded::Config::new(store, subscribers), metrics, health, tasks).await?)
         }
-    };
-    Ok(Broker { sink, topic })
+    })
 }
 
 /// Opens the embedded broker; its deliveries become tasks of this process.
@@ -73,7 +82,8 @@ pub(crate) async fn embedded(
     for worker in work.workers {
         tasks.essential_at(Stage::Workers, "broker-delivery", worker.run(tasks.stage_token(Stage::Workers)));
     }
-    tasks.essential_at(Stage::Workers, "broker-retention", work.retention.run(tasks.stage_token(Stage::Workers)));
+    // Deliveries need no cleaning to go on.
+    tasks.auxiliary_at(Stage::Workers, "broker-retention", move |token| work.retention.clone().run(token));
     // After the workers, which mark in it what they delivered.
     let (store, stop) = (broker.store().clone(), tasks.stage_token(Stage::Outbox));
     tasks.essential_at(Stage::Outbox, "broker-store", async move {

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, anyhow};
 use serde_json::json;
-use watchfire_delivery::outbox::{self, Entry, Filter, SinkId, State};
-use watchfire_delivery::store::{Connection, Tx, open_beside, write_beside};
+use watchfire_delivery::outbox::{self, Changed, Entry, Filter, SinkId, State};
+use watchfire_delivery::store::{self, Connection, Tx, open_beside, write_beside};
 use watchfire_runtime::clock;
 
 use crate::cli::{DeliveryArgs, Format, OutboxCommand};
@@ -39,13 +39,13 @@ pub(crate) fn run(store: &Path, command: &OutboxCommand) -> Result<(), Failure> 
         },
         OutboxCommand::Export(which) => export(&connection, which),
         OutboxCommand::Retry(which) => {
-            let filter = filter(which, u32::MAX)?;
-            let count = write_beside(&connection, |tx: &Tx<'_>| outbox::retry(tx, &filter, now));
+            let filter = filter(which, outbox::STEP)?;
+            let count = in_steps(&connection, filter, |tx, step| outbox::retry(tx, step, now));
             say(&format!("{} queued again", count.context("queue deliveries again")?))
         }
         OutboxCommand::Discard { which, reason } => {
-            let filter = filter(which, u32::MAX)?;
-            let count = write_beside(&connection, |tx: &Tx<'_>| outbox::discard(tx, &filter, reason, now));
+            let filter = filter(which, outbox::STEP)?;
+            let count = in_steps(&connection, filter, |tx, step| outbox::discard(tx, step, reason, now));
             say(&format!("{} discarded", count.context("discard deliveries")?))
         }
         OutboxCommand::Pause { sink: name, reason } => {
@@ -58,6 +58,22 @@ pub(crate) fn run(store: &Path, command: &OutboxCommand) -> Result<(), Failure> 
             write_beside(&connection, |tx: &Tx<'_>| outbox::resume(tx, id)).context("resume deliveries")?;
             say(&format!("deliveries to {name} go on"))
         }
+    }
+}
+
+/// Changes all that is there at this moment, in transactions so short that the service beside can write in between.
+fn in_steps(
+    connection: &Connection,
+    mut filter: Filter,
+    change: impl Fn(&Tx<'_>, &Filter) -> Result<Changed, store::Error>,
+) -> Result<usize, store::Error> {
+    filter.until = Some(outbox::last(connection)?);
+    let mut count = 0;
+    loop {
+        let changed = write_beside(connection, |tx: &Tx<'_>| change(tx, &filter))?;
+        count += changed.count;
+        let Some(last) = changed.last else { return Ok(count) };
+        filter.after = Some(last);
     }
 }
 

@@ -1,17 +1,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::Ordering;
 
 use ::http::StatusCode;
 use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::outbox::Mark;
 use crate::retry::{Backoff, Verdict};
-use crate::testing::{Receiver, event, eventually, log_of_this_thread};
+use crate::testing::{DEADLINE, Receiver, event, eventually, log_of_this_thread};
 
 fn subscriber(name: &str, receiver: &Receiver) -> Subscriber {
     Subscriber { name: name.into(), url: receiver.url() }
@@ -143,6 +145,37 @@ async fn a_queue_does_not_grow_with_events_that_supersede_each_other() {
     let came: BTreeSet<_> = receiver.ids().split_off(tried).into_iter().collect();
     assert!((0..10).all(|resource| came.contains(&format!("19-{resource}"))), "{came:?}");
     running.stop().await;
+}
+
+/// A window may wait for the commits before it, and what becomes due meanwhile may be under way.
+#[tokio::test]
+async fn what_became_due_while_a_window_waited_for_its_turn_is_not_superseded() {
+    let receiver = Receiver::start(|_| async {}).await;
+    let folder = TempDir::new().unwrap();
+    let config = config(&folder, vec![subscriber("a", &receiver)]);
+    let (broker, _not_run) = Embedded::open(config, &Metrics::default(), &Health::new()).await.unwrap();
+    broker.publish_all(&[event("1", "").superseding("x")]).await.remove(0).unwrap();
+    let due = clock::now() + jiff::SignedDuration::from_millis(300);
+    let put_off =
+        move |tx: &store::Tx<'_>| outbox::settle(tx, 1, &Mark::Retry { at: due, reason: "down".into() }, clock::now());
+    broker.store().write(put_off).await.unwrap();
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let holding = broker.store().write(move |_| {
+        held.recv_timeout(DEADLINE).unwrap();
+        Ok(())
+    });
+    let window = [event("2", "").superseding("x")];
+    let publishing = broker.publish_all(&window);
+    let release = async {
+        eventually("the first is due", async || clock::now() > due).await;
+        release.send(()).unwrap();
+    };
+    let (held, published, ()) = tokio::join!(biased; holding, publishing, release);
+    held.unwrap();
+    published.into_iter().for_each(Result::unwrap);
+    let all = Filter { limit: 10, ..Filter::default() };
+    let entries = broker.store().read(move |c| outbox::list(c, &all)).await.unwrap();
+    assert_eq!(entries.iter().map(|entry| entry.state).collect::<Vec<_>>(), [State::Pending; 2]);
 }
 
 #[tokio::test]
@@ -318,19 +351,23 @@ async fn killing_the_process_loses_nothing_that_was_confirmed() {
         .args(["--exact", "embedded::tests::child_that_publishes_until_it_is_killed", "--ignored", "--nocapture"])
         .env(CHILD, folder.path())
         .stdout(Stdio::piped())
+        .kill_on_drop(true)
         .spawn()
         .unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut stored = BTreeSet::new();
-    for line in lines.map_while(Result::ok) {
-        if let Some((_, id)) = line.split_once("stored ") {
-            stored.insert(id.to_owned());
+    let published = async {
+        while let Some(line) = lines.next_line().await.unwrap() {
+            if let Some((_, id)) = line.split_once("stored ") {
+                stored.insert(id.to_owned());
+            }
+            if stored.len() == 300 {
+                child.start_kill().unwrap();
+            }
         }
-        if stored.len() == 300 {
-            child.kill().unwrap();
-        }
-    }
-    child.wait().unwrap();
+        child.wait().await.unwrap();
+    };
+    tokio::time::timeout(DEADLINE, published).await.expect("300 events in time");
     assert!(stored.len() >= 300);
     let receiver = Receiver::start(|_| async {}).await;
     let running = Running::start(config(&folder, vec![subscriber("a", &receiver)])).await;
@@ -342,27 +379,4 @@ async fn killing_the_process_loses_nothing_that_was_confirmed() {
     assert!(ids.is_sorted(), "in the order in which they were published");
     let ids: BTreeSet<_> = seen.iter().map(crate::testing::Seen::id).collect();
     assert!(stored.is_subset(&ids), "a confirmed event is missing");
-}
-
-/// Prints how fast a queue drains over loopback, order per subject kept.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "a measurement, not a check"]
-async fn draining_50_000() {
-    let receiver = Receiver::start(|_| async {}).await;
-    let folder = TempDir::new().unwrap();
-    let (broker, tasks) =
-        Embedded::open(config(&folder, vec![subscriber("a", &receiver)]), &Metrics::default(), &Health::new())
-            .await
-            .unwrap();
-    let events: Vec<_> = (0..50_000).map(|id| event(&id.to_string(), &format!("s{}", id % 5_000))).collect();
-    let started = std::time::Instant::now();
-    assert!(broker.publish_all(&events).await.iter().all(Result::is_ok));
-    println!("stored at {:.0}/s", 50_000.0 / started.elapsed().as_secs_f64());
-    let started = std::time::Instant::now();
-    let running = Running::run(broker, tasks);
-    while receiver.count() < 50_000 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    println!("drained at {:.0}/s", 50_000.0 / started.elapsed().as_secs_f64());
-    running.stop().await;
 }

@@ -56,6 +56,8 @@ pub struct Filter {
     pub state: Option<State>,
     /// Only those after this one: for paging.
     pub after: Option<i64>,
+    /// Only those up to this one: what is queued again meanwhile is behind it.
+    pub until: Option<i64>,
     /// At most so many.
     pub limit: u32,
 }
@@ -87,6 +89,18 @@ pub struct Entry {
     pub reason: Option<String>,
 }
 
+/// Deliveries that one transaction changes at most, where many are meant: everybody else who writes waits for it.
+pub const STEP: u32 = 500;
+
+/// What a step of [`retry`] or [`discard`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Changed {
+    /// How many deliveries it changed.
+    pub count: usize,
+    /// After which delivery the next step goes on; none if there is no more to do.
+    pub last: Option<i64>,
+}
+
 const SELECT: &str = "
     SELECT d.seq, e.source, e.id, s.name, d.subject, d.state, d.attempts, d.queued, d.next_attempt, d.changed, d.reason
     FROM deliveries d JOIN events e ON e.seq = d.event JOIN sinks s ON s.id = d.sink ";
@@ -113,15 +127,25 @@ const MEANT: &str = "
 
 /// Lists deliveries in the order in which they were queued.
 pub fn list(connection: &Connection, filter: &Filter) -> Result<Vec<Entry>, Error> {
-    let sql = format!("{SELECT} WHERE {MEANT} AND d.seq > coalesce(:after, -1) ORDER BY d.seq LIMIT :limit");
+    let sql = format!(
+        "{SELECT} WHERE {MEANT} AND d.seq > coalesce(:after, -1) AND d.seq <= coalesce(:until, {})
+        ORDER BY d.seq LIMIT :limit",
+        i64::MAX
+    );
     let mut statement = connection.prepare_cached(&sql)?;
-    let Filter { seq, sink, subject, state, after, limit } = filter;
+    let Filter { seq, sink, subject, state, after, until, limit } = filter;
     let state = state.map(State::as_str);
     let parameters = named_params! {
-        ":seq": seq, ":sink": sink, ":subject": subject, ":state": state, ":after": after, ":limit": limit,
+        ":seq": seq, ":sink": sink, ":subject": subject, ":state": state, ":after": after, ":until": until,
+        ":limit": limit,
     };
     let entries = statement.query_map(parameters, entry)?.collect::<Result<_, _>>()?;
     Ok(entries)
+}
+
+/// The delivery that was queued last; 0 if there is none.
+pub fn last(connection: &Connection) -> Result<i64, Error> {
+    Ok(connection.query_row("SELECT coalesce(max(seq), 0) FROM deliveries", [], |row| row.get(0))?)
 }
 
 /// Shows one delivery with the body of its event, exactly as it is sent.
@@ -136,16 +160,16 @@ pub fn show(connection: &Connection, seq: i64) -> Result<Option<(Entry, Bytes)>,
 
 /// Hands over the events of deliveries, each once and in the order in which they came in: a number to go on after, and the
 /// body, exactly as it is sent. Where the filter names neither a state nor one delivery, they are those that may still be
-/// wanted: of pending and of dead deliveries.
+/// wanted: of pending and of dead deliveries. Of the filter's two ends, only `after` counts.
 pub fn events(connection: &Connection, filter: &Filter) -> Result<Vec<(i64, Bytes)>, Error> {
     let sql = format!(
-        "SELECT seq, body FROM events WHERE seq > coalesce(:after, -1) AND seq IN (
-            SELECT d.event FROM deliveries d JOIN sinks s ON s.id = d.sink
-            WHERE {MEANT} AND (:state IS NOT NULL OR :seq IS NOT NULL OR d.state IN ('pending', 'dead'))
+        "SELECT seq, body FROM events WHERE seq > coalesce(:after, -1) AND EXISTS (
+            SELECT 1 FROM deliveries d JOIN sinks s ON s.id = d.sink
+            WHERE d.event = events.seq AND {MEANT} AND (:state IS NOT NULL OR :seq IS NOT NULL OR d.state IN ('pending', 'dead'))
         ) ORDER BY seq LIMIT :limit"
     );
     let mut statement = connection.prepare_cached(&sql)?;
-    let Filter { seq, sink, subject, state, after, limit } = filter;
+    let Filter { seq, sink, subject, state, after, limit, .. } = filter;
     let state = state.map(State::as_str);
     let parameters = named_params! {
         ":seq": seq, ":sink": sink, ":subject": subject, ":state": state, ":after": after, ":limit": limit,
@@ -156,10 +180,12 @@ pub fn events(connection: &Connection, filter: &Filter) -> Result<Vec<(i64, Byte
 }
 
 /// Queues dead and discarded deliveries again, behind what their subject has waiting, with their attempts forgotten.
-/// Pending ones become due at once. Returns how many.
-pub fn retry(tx: &Tx<'_>, filter: &Filter, now: Timestamp) -> Result<usize, Error> {
-    let mut count = 0;
+/// Pending ones become due at once. Whoever goes on after [`Changed::last`] sets the filter's `until` to [`last`] first, or
+/// meets again what is refused meanwhile.
+pub fn retry(tx: &Tx<'_>, filter: &Filter, now: Timestamp) -> Result<Changed, Error> {
+    let mut changed = Changed { count: 0, last: None };
     for found in list(tx, filter)? {
+        changed.last = Some(found.seq);
         match found.state {
             State::Dead | State::Discarded => {
                 let sql = "DELETE FROM deliveries WHERE seq = ?1 RETURNING event, sink";
@@ -173,16 +199,17 @@ pub fn retry(tx: &Tx<'_>, filter: &Filter, now: Timestamp) -> Result<usize, Erro
             }
             State::Delivered => continue,
         }
-        count += 1;
+        changed.count += 1;
     }
     tx.wake();
-    Ok(count)
+    Ok(changed)
 }
 
-/// Gives up pending and dead deliveries, and says why. Returns how many.
-pub fn discard(tx: &Tx<'_>, filter: &Filter, reason: &str, now: Timestamp) -> Result<usize, Error> {
-    let mut count = 0;
+/// Gives up pending and dead deliveries, and says why.
+pub fn discard(tx: &Tx<'_>, filter: &Filter, reason: &str, now: Timestamp) -> Result<Changed, Error> {
+    let mut changed = Changed { count: 0, last: None };
     for found in list(tx, filter)? {
+        changed.last = Some(found.seq);
         match found.state {
             State::Pending => leave(tx, found.seq, State::Discarded, 0, Some(reason), now.as_millisecond())?,
             State::Dead => {
@@ -191,8 +218,8 @@ pub fn discard(tx: &Tx<'_>, filter: &Filter, reason: &str, now: Timestamp) -> Re
             }
             State::Delivered | State::Discarded => continue,
         }
-        count += 1;
+        changed.count += 1;
     }
     tx.wake();
-    Ok(count)
+    Ok(changed)
 }

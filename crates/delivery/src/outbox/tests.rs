@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 
 use super::*;
 use crate::event::Attributes;
+use crate::store::{Options, Store};
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()
@@ -247,7 +248,7 @@ fn settling_what_someone_else_settled_changes_nothing() {
     let sink = register(&c, "a").unwrap();
     put(&c, "1", "x", &[sink]);
     put(&c, "2", "x", &[sink]);
-    assert_eq!(discard(&Tx::over(&c), &only(1), "not wanted", at(1)).unwrap(), 1);
+    assert_eq!(discard(&Tx::over(&c), &only(1), "not wanted", at(1)).unwrap().count, 1);
     for late in [Mark::Delivered, dead("400"), retry_at(9)] {
         mark(&c, "1", &late);
         let entry = list(&c, &only(1)).unwrap().remove(0);
@@ -268,7 +269,7 @@ fn a_body_that_is_no_event_is_told_apart() {
 }
 
 #[test]
-fn pausing_is_kept_and_resuming_wakes() {
+fn the_reason_of_a_pause_is_kept_until_it_is_over() {
     let c = outbox();
     let sink = register(&c, "a").unwrap();
     assert_eq!(paused(&c, sink).unwrap(), None);
@@ -277,6 +278,18 @@ fn pausing_is_kept_and_resuming_wakes() {
     assert_eq!(paused(&c, sink).unwrap().as_deref(), Some("410"), "the first reason stays");
     resume(&Tx::over(&c), sink).unwrap();
     assert_eq!(paused(&c, sink).unwrap(), None);
+}
+
+#[tokio::test]
+async fn resuming_wakes_whoever_delivers_and_pausing_does_not() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let store = Store::open(&folder.path().join("store.db"), &[MODULE], Options::default()).unwrap();
+    let sink = store.write(|tx| register(tx, "a")).await.unwrap();
+    let wake = store.wake();
+    store.write(move |tx| pause(tx, sink, "410", at(0))).await.unwrap();
+    assert!(!wake.has_changed().unwrap());
+    store.write(move |tx| resume(tx, sink)).await.unwrap();
+    assert!(wake.has_changed().unwrap());
 }
 
 #[test]
@@ -323,15 +336,15 @@ fn a_retried_dead_letter_goes_behind_what_waits() {
     }
     mark(&c, "1", &dead("422"));
     let dead_ones = Filter { state: Some(State::Dead), limit: 10, ..Filter::default() };
-    assert_eq!(retry(&Tx::over(&c), &dead_ones, at(2)).unwrap(), 1);
-    assert_eq!(retry(&Tx::over(&c), &dead_ones, at(2)).unwrap(), 0);
+    assert_eq!(retry(&Tx::over(&c), &dead_ones, at(2)).unwrap().count, 1);
+    assert_eq!(retry(&Tx::over(&c), &dead_ones, at(2)).unwrap().count, 0);
     for expected in ["2", "3", "1"] {
         assert_eq!(due(&c, sink, 3), [expected]);
         mark(&c, expected, &Mark::Delivered);
     }
     let everything = Filter { limit: 10, ..Filter::default() };
-    assert_eq!(retry(&Tx::over(&c), &everything, at(2)).unwrap(), 0, "what is delivered stays delivered");
-    assert_eq!(discard(&Tx::over(&c), &everything, "", at(2)).unwrap(), 0);
+    assert_eq!(retry(&Tx::over(&c), &everything, at(2)).unwrap().count, 0, "what is delivered stays delivered");
+    assert_eq!(discard(&Tx::over(&c), &everything, "", at(2)).unwrap().count, 0);
 }
 
 #[test]
@@ -340,7 +353,7 @@ fn retrying_a_pending_delivery_makes_it_due() {
     let sink = register(&c, "a").unwrap();
     put(&c, "1", "x", &[sink]);
     mark(&c, "1", &retry_at(1_000));
-    assert_eq!(retry(&Tx::over(&c), &only(1), at(2)).unwrap(), 1);
+    assert_eq!(retry(&Tx::over(&c), &only(1), at(2)).unwrap().count, 1);
     assert_eq!(due(&c, sink, 2), ["1"]);
 }
 
@@ -375,16 +388,7 @@ fn steps_per_event(events: usize, subjects: usize) -> u64 {
         put(&c, &id.to_string(), &format!("s{}", id % subjects), &[sink]);
     }
     all.commit().unwrap();
-    let steps = Arc::new(AtomicU64::new(0));
-    let counter = Arc::clone(&steps);
-    c.progress_handler(
-        10,
-        Some(move || {
-            counter.fetch_add(1, Ordering::Relaxed);
-            false
-        }),
-    )
-    .unwrap();
+    let steps = count_steps(&mut c);
     let mut delivered = BTreeMap::<String, Vec<usize>>::new();
     let mut count = 0;
     while count < events {
@@ -408,6 +412,91 @@ fn draining_50_000_costs_as_much_per_event_as_draining_500() {
         let cost = |events: usize| steps_per_event(events, (events / per_subject).max(1));
         let (few, many) = (cost(500), cost(events));
         assert!(many <= few + few / 4, "{few} became {many} for {events}");
+    }
+}
+
+/// Counts what SQLite does from here on, in units that grow with the rows that it looks at.
+fn count_steps(connection: &mut Connection) -> Arc<AtomicU64> {
+    let steps = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&steps);
+    let count = move || {
+        counter.fetch_add(1, Ordering::Relaxed);
+        false
+    };
+    connection.progress_handler(10, Some(count)).unwrap();
+    steps
+}
+
+/// Every other one of so many was delivered long ago, and the others wait.
+fn half_delivered(events: usize) -> Connection {
+    let c = outbox();
+    let sink = register(&c, "a").unwrap();
+    let all = c.unchecked_transaction().unwrap();
+    for id in 0..events {
+        put(&all, &id.to_string(), "", &[sink]);
+    }
+    all.execute("UPDATE deliveries SET state = 'delivered', head = 0 WHERE seq % 2 = 0", []).unwrap();
+    all.commit().unwrap();
+    c
+}
+
+#[test]
+fn exporting_10_000_costs_as_much_per_event_as_exporting_500() {
+    let cost = |count: usize| {
+        let mut c = half_delivered(count);
+        let steps = count_steps(&mut c);
+        let mut filter = Filter { limit: 50, ..Filter::default() };
+        let mut exported = 0;
+        while let Some((last, _)) = events(&c, &filter).unwrap().last() {
+            filter.after = Some(*last);
+            exported += 1;
+        }
+        assert_eq!(exported, count / 100);
+        steps.load(Ordering::Relaxed) / u64::try_from(count).unwrap()
+    };
+    let (few, many) = (cost(500), cost(10_000));
+    assert!(many <= few + few / 4, "{few} became {many}");
+}
+
+#[test]
+fn discarding_10_000_in_steps_costs_as_much_per_delivery_as_discarding_500() {
+    let cost = |count: usize| {
+        let mut c = half_delivered(count);
+        let steps = count_steps(&mut c);
+        let mut filter = Filter { state: Some(State::Pending), limit: 50, ..Filter::default() };
+        let mut discarded = 0;
+        loop {
+            let changed = discard(&Tx::over(&c), &filter, "gone", at(1)).unwrap();
+            assert!(changed.count <= 50);
+            discarded += changed.count;
+            let Some(last) = changed.last else { break };
+            filter.after = Some(last);
+        }
+        assert_eq!(discarded, count / 2);
+        steps.load(Ordering::Relaxed) / u64::try_from(count).unwrap()
+    };
+    let (few, many) = (cost(500), cost(10_000));
+    assert!(many <= few + few / 4, "{few} became {many}");
+}
+
+#[test]
+fn what_is_refused_again_while_many_are_retried_is_not_retried_without_end() {
+    let c = outbox();
+    let sink = register(&c, "a").unwrap();
+    for id in ["1", "2", "3"] {
+        put(&c, id, "", &[sink]);
+        mark(&c, id, &dead("422"));
+    }
+    let until = Some(last(&c).unwrap());
+    let mut filter = Filter { state: Some(State::Dead), until, limit: 2, ..Filter::default() };
+    for expected in [2, 1, 0] {
+        let changed = retry(&Tx::over(&c), &filter, at(2)).unwrap();
+        assert_eq!(changed.count, expected);
+        // The far side is quick to refuse them again.
+        for claim in claim(&c, sink, 10, &HashSet::new(), at(2)).unwrap().claims {
+            settle(&c, claim.seq, &dead("422"), at(2)).unwrap();
+        }
+        filter.after = changed.last;
     }
 }
 

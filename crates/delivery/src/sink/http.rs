@@ -13,8 +13,9 @@ use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderValue, Method, header};
 use reqwest::{Client, RequestBuilder, Response};
 use secrecy::ExposeSecret;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use url::Url;
+use watchfire_runtime::redact::host;
 use watchfire_runtime::{SecretSource, chain, clock};
 
 use crate::event::{CloudEvent, STRUCTURED};
@@ -43,7 +44,7 @@ pub struct Config {
     pub url: Url,
     /// How events are laid out.
     pub mode: Mode,
-    /// Time for one request, from connecting to the answer's status.
+    /// Time for one request, from connecting to the end of the answer, which is not waited for longer than that.
     pub timeout: Duration,
     /// Requests of one window that are under way at the same time.
     pub concurrency: NonZeroUsize,
@@ -108,9 +109,8 @@ impl Http {
         if !matches!(url.scheme(), "http" | "https") {
             return Err(misconfigured("its scheme is neither http nor https", "write the URL as https://host/path"));
         }
-        // The client panics without a provider. Whoever started the process has normally installed this same one;
-        // an error means exactly that.
-        rustls::crypto::ring::default_provider().install_default().ok();
+        // The client panics without one.
+        watchfire_runtime::install_crypto_provider();
         let client = watchfire_runtime::http::client_for(url.as_str())
             .gzip(false)
             .connect_timeout(timeout)
@@ -177,6 +177,7 @@ impl Http {
     }
 
     async fn answer(&self, request: RequestBuilder) -> Result<(), Error> {
+        let begun = Instant::now();
         let response = match timeout(self.timeout, request.send()).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) if error.is_timeout() => return Err(self.late()),
@@ -190,7 +191,8 @@ impl Http {
         let after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
         let retry_after = after.and_then(|value| retry::retry_after(value, clock::now()));
         // What the answer says is decided by its status; a body that does not come only costs the connection.
-        timeout(ANSWER_TIME.min(self.timeout), drain(response)).await.ok();
+        let until = (begun + self.timeout).min(Instant::now() + ANSWER_TIME);
+        timeout_at(until, drain(response)).await.ok();
         if retry::is_delivered(status) {
             return Ok(());
         }
@@ -239,18 +241,6 @@ async fn drain(mut response: Response) {
             None => return,
         }
     }
-}
-
-/// The URL of an API as it may be shown: without userinfo, query and fragment, any of which may be a secret.
-pub fn redacted(url: &Url) -> String {
-    format!("{}{}", host(url), url.path())
-}
-
-/// The URL of a subscriber as it may be shown: the path of a webhook is often the secret.
-pub fn host(url: &Url) -> String {
-    let host = url.host_str().unwrap_or_default();
-    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
-    format!("{}://{host}{port}", url.scheme())
 }
 
 #[cfg(test)]

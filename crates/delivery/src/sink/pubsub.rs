@@ -4,11 +4,14 @@
 //! send twice). The client retries inside our timeout; how long to wait after that is the caller's retry policy. The
 //! process installs the TLS provider before the first use.
 
+use std::error::Error as StdError;
+use std::iter::successors;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use google_cloud_auth::credentials::anonymous;
+use google_cloud_gax::error::CredentialsError;
 use google_cloud_gax::error::rpc::Code;
 use google_cloud_gax::exponential_backoff::ExponentialBackoff;
 use google_cloud_gax::retry_policy::RetryPolicyExt;
@@ -18,6 +21,7 @@ use google_cloud_pubsub::model::Message;
 use google_cloud_pubsub::retry_policy::RetryableErrors;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
+use watchfire_runtime::chain;
 
 use crate::event::CloudEvent;
 use crate::sink::{Error, EventSink};
@@ -55,8 +59,6 @@ pub struct PubSubConfig {
 pub enum Endpoint {
     /// The service, with Application Default Credentials.
     Google,
-    /// Another address of the service (regional, private access), with Application Default Credentials.
-    Url(String),
     /// An emulator, `host:port` as in `PUBSUB_EMULATOR_HOST`, without credentials.
     Emulator(String),
 }
@@ -90,7 +92,6 @@ impl PubSubConfig {
     fn url(&self) -> Option<String> {
         match &self.endpoint {
             Endpoint::Google => None,
-            Endpoint::Url(url) => Some(url.clone()),
             Endpoint::Emulator(host) if host.contains("://") => Some(host.clone()),
             Endpoint::Emulator(host) => Some(format!("http://{host}")),
         }
@@ -252,11 +253,8 @@ impl PubSub {
             Failure::Unsent(error) => return error,
             Failure::TimedOut => return Error::Timeout { target, after: self.config.timeout },
             Failure::Closed => return Error::Connect { target, source: PublishError::Shutdown.into() },
-            Failure::Build(error) => {
-                let hint = "check the credentials of this process: GOOGLE_APPLICATION_CREDENTIALS, workload identity, \
-                            or PUBSUB_EMULATOR_HOST for an emulator";
-                return Error::Misconfigured { target, detail: error.to_string(), hint };
-            }
+            Failure::Build(error) if error.is_transport() => return Error::Connect { target, source: error.into() },
+            Failure::Build(error) => return self.without_credentials(&error),
             Failure::Topic(error) if is_invalid(&error) => return unusable(error.to_string()),
             Failure::Topic(error) | Failure::Rpc(error) => error,
         };
@@ -267,10 +265,18 @@ impl PubSub {
                 Error::Refused { target, detail: error.to_string() }
             }
             Some(Code::DeadlineExceeded) => Error::Timeout { target, after: self.config.timeout },
-            _ if error.is_authentication() => Error::Denied { target, source: error.into() },
+            _ if is_about_credentials(&error) => self.without_credentials(&error),
             _ if error.is_timeout() => Error::Timeout { target, after: self.config.timeout },
             _ => Error::Connect { target, source: error.into() },
         }
+    }
+
+    /// This process has no credentials, or none that can be used; which file that is about is in the cause.
+    fn without_credentials(&self, cause: &(dyn StdError + 'static)) -> Error {
+        let hint = "check the credentials of this process: GOOGLE_APPLICATION_CREDENTIALS with the path of their file, \
+                    workload identity in a cluster, or `gcloud auth application-default login` on your own machine; for \
+                    an emulator, set PUBSUB_EMULATOR_HOST";
+        Error::Misconfigured { target: self.config.target(), detail: chain(cause), hint }
     }
 }
 
@@ -326,6 +332,13 @@ fn code(error: &google_cloud_pubsub::Error) -> Option<Code> {
 
 fn is_invalid(error: &google_cloud_pubsub::Error) -> bool {
     code(error) == Some(Code::InvalidArgument)
+}
+
+/// Whether the service was not even asked, since there is no token to show it. The client tries that again as well, and
+/// tells it as the cause of having given up.
+fn is_about_credentials(error: &google_cloud_pubsub::Error) -> bool {
+    let mut causes = successors(error.source(), |cause| (*cause).source());
+    error.is_authentication() || causes.any(<dyn StdError>::is::<CredentialsError>)
 }
 
 /// What a look at the topic says about publishing to it. To look takes a permission that `roles/pubsub.publisher` does

@@ -130,12 +130,14 @@ impl RabbitMq {
 
     /// Why the event cannot be sent at all, if so.
     fn oversized(&self, event: &CloudEvent) -> Option<Error> {
-        let (id, body) = (event.id().len(), event.body().len());
-        let too_large = |target, size, limit| (size > limit).then_some(Error::TooLarge { target, size, limit });
         let headers = event.attribute_pairs().map(|(name, value)| name.len() + value.len()).sum();
-        too_large(format!("the message_id of {}", self.config.target()), id, MAX_ID)
-            .or_else(|| too_large(format!("the headers of {}", self.config.target()), headers, MAX_HEADERS))
-            .or_else(|| too_large(self.config.target(), body, self.max_body()))
+        let sizes = [
+            ("the message_id of ", event.id().len(), MAX_ID),
+            ("the headers of ", headers, MAX_HEADERS),
+            ("", event.body().len(), self.max_body()),
+        ];
+        let (part, size, limit) = sizes.into_iter().find(|(_, size, limit)| size > limit)?;
+        Some(Error::TooLarge { target: format!("{part}{}", self.config.target()), size, limit })
     }
 
     /// Turns what the confirms said into what happened to each event.
@@ -153,23 +155,25 @@ impl RabbitMq {
         }
 
         let settle_one = |(event, outcome): (&CloudEvent, Option<Outcome>)| {
-            let target = self.config.target();
+            // Put into words only where it is said: a window has a thousand events, and most of them arrive.
+            let target = || self.config.target();
             match outcome {
                 None => Err(explain(&self.config, timed_out())),
                 Some(Err(error)) => {
                     Err(self.oversized(event).unwrap_or_else(|| explain(&self.config, cause.clone().unwrap_or(error))))
                 }
                 Some(Ok(_)) if returned.contains(event.id()) => {
-                    Err(Error::Unroutable { target, routing_key: self.config.routing_key.clone() })
+                    Err(Error::Unroutable { target: target(), routing_key: self.config.routing_key.clone() })
                 }
                 Some(Ok(Confirmation::Ack(_))) if whole => Ok(()),
                 Some(Ok(Confirmation::Ack(_))) => {
                     let source = "the connection broke before every returned message was in".into();
-                    Err(Error::Connect { target, source })
+                    Err(Error::Connect { target: target(), source })
                 }
                 Some(Ok(Confirmation::Nack(_) | Confirmation::NotRequested)) => {
-                    let detail = "the broker did not confirm the message (basic.nack)".to_owned();
-                    Err(self.oversized(event).unwrap_or(Error::Refused { target, detail }))
+                    let detail = || "the broker did not confirm the message (basic.nack)".to_owned();
+                    let refused = || Error::Refused { target: target(), detail: detail() };
+                    Err(self.oversized(event).unwrap_or_else(refused))
                 }
             }
         };

@@ -60,6 +60,7 @@ pub(super) fn open(path: &Path, modules: &[Module]) -> Result<Opened, Error> {
         _ => PathBuf::from("."),
     };
     fs::create_dir_all(&folder).map_err(file("create folder", &folder))?;
+    refuse_by_header(path)?;
     let lock = lock(path)?;
     let mut writer = match open_writer(path, modules) {
         Err(Error::Sqlite(error)) if is_damage(&error) => {
@@ -83,6 +84,9 @@ pub(super) fn open(path: &Path, modules: &[Module]) -> Result<Opened, Error> {
 /// The tool keeps its transactions immediate and short, since the service waits for them; with
 /// [`Tx::over`](super::Tx::over) the outbox's functions take part in them.
 pub fn open_beside(path: &Path, modules: &[Module]) -> Result<Connection, Error> {
+    if !path.exists() {
+        return Err(Error::Missing(path.to_owned()));
+    }
     refuse_by_header(path)?;
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
@@ -99,7 +103,6 @@ pub fn write_beside<T>(connection: &Connection, work: impl FnOnce(&Tx<'_>) -> Re
 }
 
 fn open_writer(path: &Path, modules: &[Module]) -> Result<Connection, Error> {
-    refuse_by_header(path)?;
     create_private(path)?;
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     // Until its version is known the file stays as it is, so closing must not fold the log into it.
@@ -151,18 +154,26 @@ fn create_private(path: &Path) -> Result<(), Error> {
     created.set_permissions(fs::Permissions::from_mode(0o600)).map_err(file("restrict access to", path))
 }
 
-/// Reads versions out of the file's first 100 bytes, without SQLite, which would create its log beside it.
+/// Reads whose the file is, and its versions, out of its first 100 bytes: without SQLite, which would create its log beside
+/// it, and before the lock is there. Where the header does not say that the file is ours, only what an earlier run left
+/// beside it does: the lock, or a log that is not folded into it yet.
 fn refuse_by_header(path: &Path) -> Result<(), Error> {
-    let mut header = [0; 100];
-    match File::open(path).and_then(|mut file| file.read_exact(&mut header)) {
-        Ok(()) => {}
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof) => return Ok(()),
+    let mut header = Vec::new();
+    match File::open(path).and_then(|file| file.take(100).read_to_end(&mut header)) {
+        Ok(0) => return Ok(()),
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(source) => return Err(file("read", path)(source)),
     }
-    if !header.starts_with(b"SQLite format 3\0") {
+    let number = |at: usize| header.iter().skip(at).take(4).fold(0_u32, |sum, byte| (sum << 8) | u32::from(*byte));
+    let is_database = header.len() == 100 && header.starts_with(b"SQLite format 3\0");
+    let says_so = is_database && number(68) == APPLICATION_ID;
+    if !says_so && ![".lock", "-wal"].iter().any(|suffix| beside(path, suffix).exists()) {
+        return Err(Error::Foreign(path.to_owned()));
+    }
+    if !is_database {
         return Ok(()); // Damaged, which SQLite will say.
     }
-    let number = |at: usize| header.iter().skip(at).take(4).fold(0_u32, |sum, byte| (sum << 8) | u32::from(*byte));
     refuse(path, number(60), number(68))
 }
 

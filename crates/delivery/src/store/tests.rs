@@ -145,6 +145,20 @@ async fn a_commit_takes_no_more_work_after_500_rows() {
 }
 
 #[tokio::test]
+async fn the_rows_of_a_commit_that_failed_are_not_counted() {
+    let folder = TempDir::new().unwrap();
+    let (store, registry) = counted(&folder);
+    let links = "CREATE TABLE links (to_note INTEGER REFERENCES notes (id) DEFERRABLE INITIALLY DEFERRED)";
+    store.write(move |tx| Ok(tx.execute_batch(links)?)).await.unwrap();
+    let failed = store.write(|tx| Ok(tx.execute("INSERT INTO links VALUES (7)", [])?)).await;
+    assert!(matches!(failed, Err(Error::Commit(_))), "{failed:?}");
+    store.write(|tx| note(tx, "kept")).await.unwrap();
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    assert!(text.contains("store_commit_rows_count 2\n") && text.contains("store_commit_rows_sum 1.0\n"), "{text}");
+}
+
+#[tokio::test]
 async fn only_commits_with_something_to_deliver_wake() {
     let folder = TempDir::new().unwrap();
     let store = open_in(&folder).unwrap();
@@ -255,6 +269,44 @@ async fn a_database_of_another_program_is_refused_untouched() {
     assert_eq!(fs::read(&path).unwrap(), before);
     Connection::open(&path).unwrap().pragma_update(None, "application_id", 5).unwrap();
     assert!(matches!(open_in(&folder), Err(Error::Foreign(_))));
+}
+
+/// Such as the one that was meant for another variable.
+#[tokio::test]
+async fn a_file_that_never_was_a_store_is_refused_untouched_however_often_it_is_tried() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("store.db");
+    let text = "broker:\n  type: rabbitmq\n";
+    for text in [text.to_owned(), text.repeat(50)] {
+        fs::write(&path, &text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        for _ in 0..2 {
+            assert!(matches!(open_in(&folder), Err(Error::Foreign(_))));
+            assert!(matches!(open_beside(&path, &[NOTES]), Err(Error::Foreign(_))));
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "and nothing is left beside it");
+    }
+}
+
+#[tokio::test]
+async fn a_tool_makes_no_store_and_does_not_blame_the_disk_for_what_it_waits_for() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("store.db");
+    let missing = open_beside(&path, &[NOTES]).unwrap_err();
+    assert!(matches!(missing, Error::Missing(_)) && missing.hint().contains("check the path"), "{missing:?}");
+    assert!(!path.exists());
+
+    let store = open_in(&folder).unwrap();
+    let (backup, tool) = (open_beside(&path, &[NOTES]).unwrap(), open_beside(&path, &[NOTES]).unwrap());
+    tool.busy_timeout(std::time::Duration::ZERO).unwrap();
+    backup.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let busy = write_beside(&tool, |tx| note(tx, "one")).unwrap_err();
+    assert!(busy.hint().contains("another program") && !busy.hint().contains("disk"), "{busy:?}");
+    drop(backup);
+    write_beside(&tool, |tx| note(tx, "one")).unwrap();
+    assert_eq!(count(&store).await, 1);
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use crate::metrics::Metrics;
 use crate::outbox::{Entry, Filter, Repeat, State};
 use crate::sink::http::Http;
 use crate::store::{Options, Tx};
-use crate::testing::{Receiver, Seen, event, eventually, log_of_this_thread};
+use crate::testing::{DEADLINE, Receiver, Seen, event, eventually, log_of_this_thread};
 
 mod sinks;
 
@@ -117,7 +117,11 @@ fn start(worker: Worker) -> Running {
 
 async fn stop((token, worker): Running) {
     token.cancel();
-    worker.await.unwrap().unwrap();
+    end(worker).await.unwrap();
+}
+
+async fn end(worker: JoinHandle<Result<(), store::Error>>) -> Result<(), store::Error> {
+    tokio::time::timeout(DEADLINE, worker).await.expect("the worker ends in time").unwrap()
 }
 
 /// Fast where the defaults are patient, and deaf but for being woken.
@@ -391,7 +395,7 @@ async fn what_is_under_way_is_finished_and_noted_when_stopping() {
     eventually("four are under way", async || receiver.seen().len() == 4).await;
     token.cancel();
     release.send(true).unwrap();
-    worker.await.unwrap().unwrap();
+    end(worker).await.unwrap();
     assert_eq!((receiver.seen().len(), setup.count(State::Delivered).await), (4, 4));
 }
 
@@ -437,16 +441,27 @@ async fn a_crash_in_the_middle_loses_nothing_and_changes_no_byte() {
 }
 
 #[tokio::test]
-async fn tools_beside_the_service_are_noticed_by_the_poll() {
-    let receiver = Receiver::start(|seen| async move {
-        if seen.headers.contains_key("x") { StatusCode::OK } else { StatusCode::NOT_FOUND }
-    })
-    .await;
+async fn what_this_process_changes_without_waking_anybody_is_noticed_by_the_poll() {
+    let receiver = Receiver::start(|_| async {}).await;
+    let setup = Setup::new().await;
+    let running = setup.run(&receiver, Config { poll: Duration::from_millis(20), ..quick() });
+    let id = setup.id;
+    // Twice: the first glance at what others did, which knows of nothing yet, would notice one of them.
+    for reason in ["for a while", "once more"] {
+        setup.store.write(move |tx| outbox::pause(tx, id, reason, clock::now())).await.unwrap();
+        eventually("it pauses", async || setup.told().contains(reason)).await;
+        setup.store.write(move |tx| outbox::resume(tx, id)).await.unwrap();
+        eventually("it goes on", async || setup.told().is_empty()).await;
+    }
+    stop(running).await;
+}
+
+#[tokio::test]
+async fn a_dead_letter_that_a_tool_retries_is_sent_again() {
+    let receiver = Receiver::start(|_| async { StatusCode::NOT_FOUND }).await;
     let setup = Setup::with([event("1", "x")]).await;
-    let config = Config { poll: Duration::from_millis(20), ..quick() };
-    let running = setup.run(&receiver, config);
+    let running = setup.run(&receiver, quick());
     eventually("it is dead", async || setup.count(State::Dead).await == 1).await;
-    eventually("it is counted", async || setup.metric(r#"outbox_dead_letters{sink="a"}"#) > 0.5).await;
     let tool = store::open_beside(setup.store.path(), &[outbox::MODULE]).unwrap();
     let all = Filter { limit: 10, ..Filter::default() };
     outbox::retry(&Tx::over(&tool), &all, clock::now()).unwrap();
@@ -492,8 +507,15 @@ async fn liveness_follows_the_loop() {
     let receiver = Receiver::start(|_| async {}).await;
     let setup = Setup::new().await;
     let worker = setup.worker(&receiver, quick());
-    assert!(setup.health.liveness().checks.contains_key("delivery_a"));
-    drop(worker);
+    let live = || setup.health.liveness().checks["delivery_a"].status;
+    assert_eq!(live(), Status::Ok);
+    tokio::time::pause();
+    tokio::time::advance(MAX_SILENCE + Duration::from_secs(1)).await;
+    tokio::time::resume();
+    assert_eq!(live(), Status::Error, "nothing turns it");
+    let running = start(worker);
+    eventually("it turns", async || live() == Status::Ok).await;
+    stop(running).await;
     assert!(setup.health.liveness().checks.is_empty());
 }
 
@@ -528,7 +550,7 @@ async fn a_worker_ends_with_an_error_when_its_store_is_closed() {
     let setup = Setup::new().await;
     let (_token, worker) = setup.run(&receiver, quick());
     setup.store.close().await;
-    assert!(matches!(worker.await.unwrap(), Err(store::Error::Closed)));
+    assert!(matches!(end(worker).await, Err(store::Error::Closed)));
 }
 
 #[tokio::test]

@@ -1,9 +1,10 @@
 use std::convert::Infallible;
-use std::future::pending;
+use std::future::{pending, poll_fn, ready};
 use std::io;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
 
 use prometheus_client::encoding::text::encode;
 use tokio::sync::mpsc;
@@ -64,7 +65,7 @@ async fn an_auxiliary_task_is_restarted_with_backoff_however_it_ends() {
     let starts = Arc::new(Mutex::new(Vec::new()));
     let (noted, began) = (Arc::clone(&starts), Instant::now());
     let stop = tasks.token();
-    tasks.auxiliary("watch", move |_| {
+    tasks.auxiliary_at(Stage::Sources, "watch", move |_| {
         let mut starts = noted.lock().unwrap();
         starts.push(began.elapsed().as_secs());
         let run = starts.len();
@@ -107,7 +108,7 @@ async fn running_tasks_are_counted() {
         Ok::<_, Infallible>(())
     });
     let stop = tasks.token();
-    tasks.auxiliary("look", move |_| {
+    tasks.auxiliary_at(Stage::Sources, "look", move |_| {
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();
         assert!(text.contains("watchfire_tasks_running{task=\"poll\"} 1"), "{text}");
@@ -186,6 +187,69 @@ async fn a_second_signal_ends_the_process_at_once() {
     assert!(matches!(error, TaskError::Forced { signal: "SIGINT" }), "{error}");
     assert_eq!(forced.map(Signal::exit_code), Some(130));
     assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_signal_to_a_process_that_stops_by_itself_is_the_first_of_two() {
+    for signals in 1..=2 {
+        let mut tasks = Tasks::new();
+        let (sender, receiver) = mpsc::channel(2);
+        tasks.essential("poll", async { Err(io::Error::other("disk full")) });
+        let token = tasks.stage_token(Stage::Workers);
+        tasks.essential_at(Stage::Workers, "worker", async move {
+            token.cancelled().await;
+            for _ in 0..signals {
+                sender.send(Signal::Terminate).await.unwrap();
+            }
+            sleep(Duration::from_secs(1)).await;
+            Ok::<_, Infallible>(())
+        });
+        let mut forced = None;
+        let error =
+            tasks.run_with(Signals::Channel(receiver), GRACE, |signal| forced = Some(signal)).await.unwrap_err();
+        match signals {
+            1 => assert_eq!(chain(&error), "task poll failed: disk full"),
+            _ => assert!(matches!(error, TaskError::Forced { signal: "SIGTERM" }), "{error}"),
+        }
+        assert_eq!(forced.is_some(), signals == 2);
+    }
+}
+
+/// Panics when it is dropped.
+struct Grenade;
+
+impl Drop for Grenade {
+    fn drop(&mut self) {
+        panic!("index 7");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_of_what_a_task_leaves_behind_is_the_panic_of_the_task() {
+    let mut tasks = Tasks::new();
+    let grenade = Grenade;
+    tasks.essential(
+        "poll",
+        poll_fn(move |_| {
+            let _held = &grenade;
+            Poll::Ready(Ok::<_, Infallible>(()))
+        }),
+    );
+    let error = run(tasks).await.unwrap_err();
+    assert!(matches!(&error, TaskError::Panicked { task: "poll", message } if message == "index 7"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_auxiliary_task_that_panics_while_it_is_made_is_restarted() {
+    let mut tasks = Tasks::new();
+    let (stop, mut runs) = (tasks.token(), 0);
+    tasks.auxiliary_at(Stage::Sources, "watch", move |_| {
+        runs += 1;
+        assert!(runs > 1, "index 7");
+        stop.cancel();
+        ready(Ok::<_, Infallible>(()))
+    });
+    run(tasks).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

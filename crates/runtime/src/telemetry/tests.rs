@@ -162,14 +162,13 @@ fn here() -> Option<String> {
     traceparent(&tracing::Span::current())
 }
 
-/// Starts a collector that tells the path's content type and size of each request.
-async fn collector() -> (String, mpsc::Receiver<(String, Vec<u8>)>) {
+/// Starts a collector that hands over the headers and the body of each request.
+async fn collector() -> (String, mpsc::Receiver<(HeaderMap, Vec<u8>)>) {
     let (sender, receiver) = mpsc::channel(16);
     let router = Router::new().route(
         "/v1/traces",
         post(async move |headers: HeaderMap, body: Bytes| {
-            let content_type = headers["content-type"].to_str().unwrap().to_owned();
-            sender.send((content_type, body.to_vec())).await.unwrap();
+            sender.send((headers, body.to_vec())).await.unwrap();
         }),
     );
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -209,8 +208,8 @@ async fn spans_reach_the_collector_and_their_trace_is_in_the_log_and_in_the_even
     });
     telemetry.shutdown(Duration::from_secs(10)).await;
 
-    let (content_type, body) = timeout(Duration::from_secs(10), requests.recv()).await.unwrap().unwrap();
-    assert_eq!(content_type, "application/x-protobuf");
+    let (headers, body) = timeout(Duration::from_secs(10), requests.recv()).await.unwrap().unwrap();
+    assert_eq!(headers["content-type"], "application/x-protobuf");
     for text in ["publish-one", "east", "service.version", "1.2.3", "host.name"] {
         assert!(contains(&body, text), "{text}");
     }
@@ -220,6 +219,18 @@ async fn spans_reach_the_collector_and_their_trace_is_in_the_log_and_in_the_even
     let line = &capture.lines()[0];
     assert_eq!((line["trace_id"].as_str().unwrap(), line["span_id"].as_str().unwrap()), (parts[1], parts[2]));
     assert_eq!(line["task"], "poll");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn user_and_password_of_the_collectors_address_are_sent_as_its_credentials() {
+    let (endpoint, mut requests) = collector().await;
+    let endpoint = endpoint.replace("http://", "http://user:s3%40cret@");
+    let env = Env::from([("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str())]);
+    let (telemetry, dispatch, _) = Telemetry::build(&config("info", LogFormat::Json), &env, io::sink).unwrap();
+    tracing::dispatcher::with_default(&dispatch, || drop(info_span!("publish").entered()));
+    telemetry.shutdown(Duration::from_secs(10)).await;
+    let (headers, _) = timeout(Duration::from_secs(10), requests.recv()).await.unwrap().unwrap();
+    assert_eq!(headers["authorization"], "Basic dXNlcjpzM0BjcmV0");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -277,6 +288,11 @@ async fn a_collector_that_cannot_be_used_is_told_without_its_password() {
     // Not escaped, and understood all the same.
     let env = Env::from([("OTEL_EXPORTER_OTLP_ENDPOINT", "http://user:s3^cret@127.0.0.1:9")]);
     Telemetry::build(&config("info", LogFormat::Json), &env, io::sink).unwrap();
+    for secret in ["http://t0ken@127.0.0.1:4317/", "http://127.0.0.1:4317/?api-key=t0ken"] {
+        let env = Env::from([("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", secret)]);
+        let (_, _, warnings) = Telemetry::build(&config("info", LogFormat::Json), &env, io::sink).unwrap();
+        assert!(warnings[0].starts_with("http://127.0.0.1:4317/ is where") && warnings.len() == 1, "{warnings:?}");
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, Sampler, SdkTracerProvider, Span as SdkSpan, SpanData, SpanExporter,
     SpanProcessor,
 };
+use reqwest::header::{HeaderName, HeaderValue};
 use tokio::runtime::Handle;
 use tracing::level_filters::LevelFilter;
 use tracing::{Span, Subscriber, info, warn};
@@ -25,7 +26,7 @@ use url::Url;
 use super::count::SpanCounts;
 use super::{LogConfig, TelemetryError};
 use crate::config::Env;
-use crate::redact::SecretUrl;
+use crate::redact::address;
 
 /// How long one batch may take; the queue drops spans meanwhile, nobody waits.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -52,55 +53,21 @@ pub(super) fn provider(
     env: &Env,
     counts: SpanCounts,
 ) -> Result<(Option<SdkTracerProvider>, Vec<String>), TelemetryError> {
-    let Some(endpoint) = endpoint(env) else { return Ok((None, Vec::new())) };
-    let url = endpoint.parse::<Url>().ok().filter(|url| matches!(url.scheme(), "http" | "https"));
-    let url = SecretUrl::from(url.ok_or(TelemetryError::Endpoint)?);
-    // What is told of the endpoint; it may hold a password.
-    let shown = url.to_string();
-    let url = url.expose();
-    let mut warnings = Vec::new();
-    let handle = Handle::try_current().map_err(TelemetryError::NoRuntime)?;
-    crate::install_crypto_provider();
-    let protocol = env.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL").or_else(|| env.get("OTEL_EXPORTER_OTLP_PROTOCOL"));
-    if let Some(protocol) = protocol.filter(|protocol| *protocol != "http/protobuf") {
-        warnings.push(format!("OTLP protocol {protocol:?} is not spoken, http/protobuf is used (port 4318 by custom)"));
-    }
-    if url.port() == Some(GRPC_PORT) {
-        warnings.push(format!(
-            "{shown} is where collectors take OTLP over gRPC, which is not spoken: name their port for http/protobuf, by \
-             custom 4318"
-        ));
-    }
-    let client = crate::http::client_for(url.as_str())
-        .connect_timeout(EXPORT_TIMEOUT)
-        .timeout(EXPORT_TIMEOUT)
-        .build()
-        .map_err(TelemetryError::Client)?;
-    let exporter = OtlpExporter::builder()
-        .with_http()
-        .with_http_client(client)
-        .with_endpoint(url.as_str())
-        .with_protocol(Protocol::HttpBinary)
-        .with_timeout(EXPORT_TIMEOUT)
-        .build()
-        // Without what the library says: it quotes the address, with the password in it.
-        .map_err(|_| TelemetryError::Exporter { endpoint: shown.clone() })?;
+    let Some(url) = endpoint(env) else { return Ok((None, Vec::new())) };
+    let url = url.parse::<Url>().ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+    let url = url.ok_or(TelemetryError::Endpoint)?;
+    let runtime = Handle::try_current().map_err(TelemetryError::NoRuntime)?;
+    let mut warnings = unspoken(&url, env);
     let sampler = sampler(env).unwrap_or_else(|warning| {
         warnings.push(warning);
         Sampler::ParentBased(Box::new(Sampler::AlwaysOn))
     });
-    let name = env.get("OTEL_SERVICE_NAME").unwrap_or(&config.component).to_owned();
-    let attributes = [("service.version", config.version.clone()), ("host.name", hostname.to_owned())];
-    let resource = Resource::builder()
-        .with_attributes(attributes.map(|(key, value)| KeyValue::new(key, value)))
-        .with_service_name(name)
-        .build();
     let limit = env.get("OTEL_BSP_MAX_QUEUE_SIZE").and_then(|size| size.parse().ok()).unwrap_or(MAX_QUEUE);
     let waiting = Arc::new(AtomicUsize::new(0));
     let exporter = Exporter {
-        inner: Arc::new(exporter),
-        runtime: handle,
-        endpoint: shown,
+        inner: Arc::new(exporter(&url)?),
+        runtime,
+        endpoint: address(&url),
         failing: AtomicBool::new(false),
         waiting: Arc::clone(&waiting),
         counts: counts.clone(),
@@ -111,9 +78,59 @@ pub(super) fn provider(
     let provider = SdkTracerProvider::builder()
         .with_span_processor(Bounded { queue, waiting, limit, counts })
         .with_sampler(sampler)
-        .with_resource(resource)
+        .with_resource(resource(config, hostname, env))
         .build();
     Ok((Some(provider), warnings))
+}
+
+/// Warns of what the collector at `url` may be meant to be spoken to in, and is not.
+fn unspoken(url: &Url, env: &Env) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let protocol = env.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL").or_else(|| env.get("OTEL_EXPORTER_OTLP_PROTOCOL"));
+    if let Some(protocol) = protocol.filter(|protocol| *protocol != "http/protobuf") {
+        warnings.push(format!("OTLP protocol {protocol:?} is not spoken, http/protobuf is used (port 4318 by custom)"));
+    }
+    if url.port() == Some(GRPC_PORT) {
+        warnings.push(format!(
+            "{} is where collectors take OTLP over gRPC, which is not spoken: name their port for http/protobuf, by \
+             custom 4318",
+            address(url)
+        ));
+    }
+    warnings
+}
+
+/// What posts spans to `url`.
+fn exporter(url: &Url) -> Result<OtlpExporter, TelemetryError> {
+    crate::install_crypto_provider();
+    let client = crate::http::client_for(url.as_str())
+        .connect_timeout(EXPORT_TIMEOUT)
+        .timeout(EXPORT_TIMEOUT)
+        .build()
+        .map_err(TelemetryError::Client)?;
+    // A request of the client's own, which has a header instead of user and password. The exporter would drop them.
+    let request = client.post(url.clone()).build().map_err(|error| TelemetryError::Client(error.without_url()))?;
+    let header = |(name, value): (&HeaderName, &HeaderValue)| Some((name.to_string(), value.to_str().ok()?.to_owned()));
+    OtlpExporter::builder()
+        .with_http()
+        .with_http_client(client)
+        .with_endpoint(request.url().as_str())
+        .with_headers(request.headers().iter().filter_map(header).collect())
+        .with_protocol(Protocol::HttpBinary)
+        .with_timeout(EXPORT_TIMEOUT)
+        .build()
+        // Without what the library says: it quotes the address, with what may be secret in it.
+        .map_err(|_| TelemetryError::Exporter { endpoint: address(url) })
+}
+
+/// Who sends the spans.
+fn resource(config: &LogConfig, hostname: &str, env: &Env) -> Resource {
+    let name = env.get("OTEL_SERVICE_NAME").unwrap_or(&config.component).to_owned();
+    let attributes = [("service.version", config.version.clone()), ("host.name", hostname.to_owned())];
+    Resource::builder()
+        .with_attributes(attributes.map(|(key, value)| KeyValue::new(key, value)))
+        .with_service_name(name)
+        .build()
 }
 
 /// The URL that spans are posted to, if they are wanted at all.

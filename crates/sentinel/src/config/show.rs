@@ -94,7 +94,7 @@ impl BrokerConfig {
                     "PUBSUB_EMULATOR_HOST",
                     match &pubsub.endpoint {
                         Endpoint::Emulator(host) => host.clone(),
-                        Endpoint::Google | Endpoint::Url(_) => String::new(),
+                        Endpoint::Google => String::new(),
                     },
                 ),
             ],

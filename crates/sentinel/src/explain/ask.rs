@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reqwest::StatusCode;
 use url::Url;
-use watchfire_delivery::sink::http::redacted;
+use watchfire_runtime::redact::address;
 
 use super::{Answer, is_id};
 
@@ -74,7 +74,7 @@ pub async fn ask(server: &str, id: &str) -> Result<Answer, AskError> {
     }
     url.path_segments_mut().map_err(|()| wrong())?.pop_if_empty().extend(["sentinel", "explain", id]);
     url.set_query(None);
-    let name = redacted(&url);
+    let name = address(&url);
     let reach = |source: reqwest::Error| AskError::Reach { url: name.clone(), source: source.without_url() };
     let client = watchfire_runtime::http::client_for(url.as_str()).timeout(TIMEOUT).build().map_err(reach)?;
     let mut response = client.get(url).send().await.map_err(reach)?;

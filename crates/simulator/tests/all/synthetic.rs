@@ -48,9 +48,9 @@ async fn a_million_resources_are_paged_by_key_and_counted() {
     assert_eq!((counts.total, counts.ready, counts.not_ready), (1_000_000, 1_000_000, 0));
 }
 
-#[test]
-fn a_million_resources_take_bounded_memory() {
-    alone("synthetic::child_that_serves_a_million_resources");
+#[tokio::test]
+async fn a_million_resources_take_bounded_memory() {
+    alone("synthetic::child_that_serves_a_million_resources").await;
 }
 
 #[tokio::test]

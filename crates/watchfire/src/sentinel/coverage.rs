@@ -5,8 +5,8 @@ use std::io::{self, IsTerminal, Write as _};
 
 use anyhow::{Context, anyhow};
 use serde_json::json;
-use watchfire_delivery::sink::http::redacted;
 use watchfire_runtime::config::Env;
+use watchfire_runtime::redact::address;
 use watchfire_sentinel::SentinelConfig;
 use watchfire_sentinel::api::{Api, ApiConfig};
 use watchfire_sentinel::coverage::{Coverage, Finding, Findings};
@@ -58,7 +58,7 @@ fn group(configs: impl Iterator<Item = (String, SentinelConfig)>, keep: usize) -
         if let Some((_, list)) = lists.iter_mut().find(|(first, _)| asks(first) == asks(&config)) {
             list.share(file, config.selector.clone());
         } else {
-            let mut list = Coverage::new(redacted(&config.api.endpoint), config.api.resource_type.clone(), keep);
+            let mut list = Coverage::new(address(&config.api.endpoint), config.api.resource_type.clone(), keep);
             list.share(file, config.selector.clone());
             lists.push((config, list));
         }

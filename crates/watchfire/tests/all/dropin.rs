@@ -234,6 +234,29 @@ async fn check_live(config: &Path, env: &[(&str, &str)]) -> (Option<i32>, String
     (output.status.code(), text(&output.stdout) + &text(&output.stderr))
 }
 
+/// Nobody is asked where nobody can be: the cause and what to try are about this machine.
+#[tokio::test]
+async fn credentials_of_pubsub_that_are_not_there_are_told_with_their_path_and_how_to_get_some() {
+    let api = fleet().await;
+    let deployment = Deployment::new(&api.url, "", "{}");
+    let path = deployment.path("missing.json").display().to_string();
+    let home = deployment.folder.path().to_str().unwrap();
+    let pubsub = [("BROKER_TYPE", "pubsub"), ("BROKER_PROJECT_ID", "hyperfleet"), ("BROKER_TOPIC", "events")];
+    let of_a_file = [("GOOGLE_APPLICATION_CREDENTIALS", path.as_str())];
+    // Neither the file that gcloud makes, nor the server that tells who one is in Google's cloud.
+    let none = [("HOME", home), ("GCE_METADATA_HOST", "127.0.0.1:1")];
+    for (env, cause) in [(&of_a_file[..], path.as_str()), (&none, "127.0.0.1:1")] {
+        let env = [&pubsub, env].concat();
+        let (status, said) = check_live(&deployment.path("config.yaml"), &env).await;
+        assert_eq!(status, Some(1), "{said}");
+        for part in
+            ["broker: FAILED: use projects", cause, "gcloud auth application-default login", "PUBSUB_EMULATOR_HOST"]
+        {
+            assert!(said.contains(part), "{part} is not in:\n{said}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_live_check_says_what_api_and_broker_answer() {
     let (api, receiver) = (fleet().await, Receiver::start().await);
@@ -318,7 +341,7 @@ async fn a_live_check_takes_no_client_that_cannot_be_made_for_a_topic_that_is_mi
         ("PUBSUB_EMULATOR_HOST", "http://no address"),
     ];
     let (status, said) = check_live(&deployment.path("config.yaml"), &env).await;
-    assert!(status == Some(1) && said.contains("broker: FAILED: use projects/p/topics/"), "{said}");
+    assert!(status == Some(1) && said.contains("broker: FAILED: reach projects/p/topics/"), "{said}");
 }
 
 #[tokio::test]
@@ -436,6 +459,27 @@ async fn several_sentinels_run_in_one_process() {
     ] {
         assert!(said.contains(part), "{part} not in:\n{said}");
     }
+}
+
+#[tokio::test]
+async fn several_topics_share_the_store_of_the_embedded_broker() {
+    let (api, receiver) = (fleet().await, Receiver::start().await);
+    let deployment = Deployment::new(&api.url, "  broker:\n    topic: east-events\n", "{}");
+    let config = std::fs::read_to_string(deployment.path("config.yaml")).unwrap();
+    std::fs::write(deployment.path("west.yaml"), config.replace("us-east", "eu-west").replace("east-", "west-"))
+        .unwrap();
+    let list = "sentinels:\n  - {name: east, config: config.yaml}\n  - {name: west, config: west.yaml}\n";
+    std::fs::write(deployment.path("run.yaml"), list).unwrap();
+    let ports = ["--health-bind-address=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0"];
+    let mut command = deployment.command(&["run", "-c", "run.yaml", ports[0], ports[1]]);
+    command.env("BROKER_TYPE", "http").envs(http_broker(&receiver));
+    let sentinel = Sentinel::started(Process::start(command)).await;
+    receiver.wait_for(3).await;
+    let (_, served) = get(&format!("{}/metrics", sentinel.metrics)).await;
+    for topic in ["east-events", "west-events"] {
+        assert!(served.contains(&format!("topic=\"{topic}\"")), "{served}");
+    }
+    sentinel.stop().await;
 }
 
 #[tokio::test]

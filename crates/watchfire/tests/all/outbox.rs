@@ -61,6 +61,7 @@ async fn what_is_not_there_is_told_with_what_is() {
     let store = setup.folder.path().join("broker.db").display().to_string();
     let (code, said) = outbox(&store, &["list"]).await;
     assert!(code == Some(1) && said.contains(&store) && said.contains("--store"), "{said}");
+    assert!(said.contains("there is no such file; check the path") && !said.contains("disk"), "{said}");
     let sentinel = setup.start().await;
     for (args, part) in [
         (&["show", "7"][..], "no delivery has the number 7"),

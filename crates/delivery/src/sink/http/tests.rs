@@ -3,7 +3,6 @@ use std::time::Instant;
 
 use axum::body::Body;
 use http::StatusCode;
-use tokio::net::TcpListener;
 
 use super::*;
 use crate::retry::Verdict;
@@ -152,6 +151,20 @@ async fn an_answer_that_stops_in_the_middle_counts_by_its_status() {
 }
 
 #[tokio::test]
+async fn an_answer_has_the_rest_of_its_requests_time_and_no_more() {
+    let timeout = Duration::from_millis(500);
+    let receiver = Receiver::start(move |_| async move {
+        tokio::time::sleep(timeout * 4 / 5).await;
+        Body::from_stream(futures_util::stream::pending::<Result<Vec<u8>, std::io::Error>>())
+    })
+    .await;
+    let sink = Http::new(Config { timeout, ..Config::new(receiver.url()) }).unwrap();
+    let started = Instant::now();
+    publish(&sink, "1").await.unwrap();
+    assert!(started.elapsed() < timeout * 4 / 5 + timeout, "{:?}", started.elapsed());
+}
+
+#[tokio::test]
 async fn an_endpoint_that_never_answers_costs_few_timeouts() {
     let receiver = Receiver::start(|_| std::future::pending::<()>()).await;
     let timeout = Duration::from_millis(100);
@@ -171,7 +184,7 @@ async fn an_endpoint_that_never_answers_costs_few_timeouts() {
 
 #[tokio::test]
 async fn an_endpoint_that_is_not_there_is_told_without_its_secrets() {
-    let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let address = format!("127.0.0.1:{}", watchfire_testkit::free_port());
     let url: Url = format!("http://user:pa55@{address}/services/s3cret?token=s3cret#f").parse().unwrap();
     let config = Config { token: Some(SecretSource::literal("s3cret")), ..Config::new(url) };
     let shown = format!("{config:?}");

@@ -58,9 +58,11 @@ impl Link {
         !self.stale && self.connection.status().connected() && self.channel.status().connected()
     }
 
-    /// Whether the broker takes no messages from it, for want of memory or disk space.
+    /// Whether the broker takes no messages from it, for want of memory or disk space. One that broke meanwhile hears of
+    /// no end of it: the library forgets a block only when the broker takes it back.
     pub(super) fn is_blocked(&self) -> bool {
-        self.connection.status().blocked()
+        let status = self.connection.status();
+        status.connected() && status.blocked()
     }
 
     /// Asks the broker whether the exchange is still there.
@@ -86,11 +88,12 @@ pub(super) async fn look(config: &RabbitMqConfig, deadline: Instant) -> lapin::R
         if found {
             declare(config, &connection).await?;
         }
-        // The answer is in, however the goodbye goes.
-        drop(connection.close(200, short("looked")?).await);
-        Ok(found)
+        Ok((connection, found))
     };
-    within(deadline, looking).await
+    let (connection, found) = within(deadline, looking).await?;
+    // The answer is in, however the goodbye goes.
+    drop(within(deadline, connection.close(200, short("looked")?)).await);
+    Ok(found)
 }
 
 async fn connect(config: &RabbitMqConfig, socket: Socket, deadline: Instant) -> lapin::Result<Connection> {

@@ -1,5 +1,7 @@
 //! A broker that speaks TLS, one whose authority nobody trusts, and one that speaks none.
 
+use watchfire_testkit::{alone_with, free_port, missing};
+
 use super::*;
 
 const TLS_CHILD: &str = "WATCHFIRE_TEST_TLS_URL";
@@ -19,7 +21,7 @@ async fn a_broker_with_tls_is_published_to_if_its_authority_is_trusted() {
     let folder = tempfile::tempdir().unwrap();
     let path = |file: &str| folder.path().join(file).to_str().unwrap().to_owned();
     let Some(()) = certify(name, &path) else { return };
-    let port = Broker::free_port();
+    let port = free_port();
     let conf = format!(
         "listeners.ssl.1 = 127.0.0.1:{port}\nssl_options.cacertfile = {}\nssl_options.certfile = {}\n\
          ssl_options.keyfile = {}\nssl_options.verify = verify_none\n",
@@ -33,12 +35,8 @@ async fn a_broker_with_tls_is_published_to_if_its_authority_is_trusted() {
     let error = publish_one(&RabbitMq::new(config(&url, "tls")), "untrusted").await.unwrap_err();
     assert_eq!(error.kind(), "connect", "{error:?}");
 
-    let child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "rabbitmq::tls::child_that_publishes_over_tls", "--ignored"])
-        .envs([(TLS_CHILD, url.as_str()), ("SSL_CERT_FILE", path("ca.pem").as_str())])
-        .output();
-    let output = child.unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let env = [(TLS_CHILD, url.as_str()), ("SSL_CERT_FILE", &path("ca.pem"))];
+    alone_with("rabbitmq::tls::child_that_publishes_over_tls", &env).await;
     assert_eq!(consumer.take(1).await[0].headers["_watermill_message_uuid"], "over-tls");
 }
 

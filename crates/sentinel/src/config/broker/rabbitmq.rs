@@ -45,6 +45,9 @@ fn address(settings: &Settings, config: &mut RabbitMqConfig, problems: &mut Prob
         if has_userinfo(url) {
             problems.warn(origin(), "holds credentials; better set BROKER_USER and BROKER_PASSWORD");
         }
+        if url.contains('?') {
+            problems.warn(origin(), "its query is not read: heartbeat, timeouts and limits are the sentinel's own");
+        }
     }
     match settings.get("BROKER_HOST") {
         // Not repeated: what stands before an @ may be a password.

@@ -59,6 +59,9 @@ pub const ADAPTERS: [&str; 18] = [
     "broker.googlepubsub.num_goroutines",
 ];
 
+/// What says where events go.
+const TOPICS: [&str; 2] = ["BROKER_TOPIC", "BROKER_EXCHANGE"];
+
 /// Google's own name, so that one emulator serves every client.
 const EMULATOR: &str = "PUBSUB_EMULATOR_HOST";
 
@@ -143,6 +146,13 @@ impl Settings {
         }
     }
 
+    /// Returns these settings but for those that say where events go.
+    #[must_use]
+    pub fn without_topic(mut self) -> Self {
+        self.0.retain(|name, _| !TOPICS.contains(&name.as_str()));
+        self
+    }
+
     /// Returns what was written, if anything was.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(|setting| setting.value.as_str())
@@ -160,7 +170,7 @@ impl Settings {
 
     /// Whether one says where events go.
     pub fn names_a_topic(&self) -> bool {
-        ["BROKER_TOPIC", "BROKER_EXCHANGE"].iter().any(|name| self.get(name).is_some())
+        TOPICS.iter().any(|name| self.get(name).is_some())
     }
 
     /// Warns of settings that nobody reads.

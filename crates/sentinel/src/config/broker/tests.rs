@@ -232,6 +232,14 @@ broker:
 ";
 
 #[test]
+fn a_query_of_the_brokers_address_is_not_dropped_in_silence() {
+    let (_, warnings) = load(&[("BROKER_TYPE", "rabbitmq"), ("BROKER_URL", "amqp://mq/%2f?heartbeat=30")]).unwrap();
+    assert!(warnings.contains("BROKER_URL: its query is not read"), "{warnings}");
+    let (_, warnings) = load(&[("BROKER_TYPE", "rabbitmq"), ("BROKER_URL", "amqp://mq/%2f")]).unwrap();
+    assert!(!warnings.contains("query"), "{warnings}");
+}
+
+#[test]
 fn the_broker_yaml_of_todays_hyperfleet_is_read_and_what_is_the_adapters_is_left_alone() {
     let (broker, warnings) = file(BROKER_YAML).unwrap();
     let BrokerConfig::RabbitMq(config) = broker else { panic!("{broker:?}") };
