@@ -106,7 +106,7 @@ fn properties() -> BasicProperties {
 
 fn attributes() -> impl Iterator<Item = (String, String)> {
     let uuid = ("_watermill_message_uuid".to_owned(), ID.to_owned());
-    ATTRIBUTES.into_iter().map(|(name, value)| (format!("ce-{name}"), value.to_owned())).chain([uuid])
+    ATTRIBUTES.into_iter().map(|(name, value)| (["ce-", name].concat(), value.to_owned())).chain([uuid])
 }
 
 enum Target {

@@ -3,6 +3,7 @@
 //! One question costs the API one request, few are asked at a time, and nothing that the service waits for is held: an
 //! answer never slows a cycle down. No answer carries a token, or a resource as a whole.
 
+use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -43,22 +44,29 @@ const OUTCOMES: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 /// Longer than any id that an API gives.
 const MAX_ID: usize = 256;
 
-/// The last outcome of each resource's events, the most recent ones.
-pub(crate) struct Outcomes(Mutex<LruCache<String, Fate>>);
+/// The last outcome of each resource's events, the most recent ones, by the hash of the resource's id.
+pub(crate) struct Outcomes {
+    fates: Mutex<LruCache<u64, Fate>>,
+    hasher: RandomState,
+}
 
 impl Default for Outcomes {
     fn default() -> Self {
-        Self(Mutex::new(LruCache::new(OUTCOMES)))
+        Self { fates: Mutex::new(LruCache::new(OUTCOMES)), hasher: RandomState::new() }
     }
 }
 
 impl Outcomes {
-    pub(crate) fn remember(&self, fate: Fate) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).put(fate.resource.clone(), fate);
+    pub(crate) fn remember(&self, fates: impl IntoIterator<Item = Fate>) {
+        let mut known = self.fates.lock().unwrap_or_else(PoisonError::into_inner);
+        for fate in fates {
+            known.put(self.hasher.hash_one(&fate.resource), fate);
+        }
     }
 
     fn of(&self, id: &str) -> Option<Fate> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).peek(id).cloned()
+        let fates = self.fates.lock().unwrap_or_else(PoisonError::into_inner);
+        fates.peek(&self.hasher.hash_one(id)).filter(|fate| fate.resource == id).cloned()
     }
 }
 
@@ -340,7 +348,7 @@ mod tests {
             at: Timestamp::UNIX_EPOCH,
             refused: None,
         };
-        (0..=OUTCOMES.get()).for_each(|resource| outcomes.remember(fate(resource)));
+        outcomes.remember((0..=OUTCOMES.get()).map(fate));
         assert!(outcomes.of("0").is_none() && outcomes.of("1").is_some());
     }
 }

@@ -198,12 +198,11 @@ impl Sentinel {
             let (recorder, outcomes) = (self.recorder.clone(), Arc::clone(&self.outcomes));
             let settled = move |settled: Vec<Settled>| {
                 ledger.confirm_all(&settled);
-                for fate in settled.into_iter().map(fate) {
+                outcomes.remember(settled.into_iter().map(fate).inspect(|fate| {
                     if let Some(recorder) = &recorder {
                         recorder.fate(fate.clone());
                     }
-                    outcomes.remember(fate);
-                }
+                }));
             };
             async move { publisher.run(due, &broker, &heartbeat, &token, settled).await }
         });

@@ -350,7 +350,7 @@ fn looked(error: google_cloud_pubsub::Error) -> Outcome {
 /// Data and attributes. An attribute too large for the service is left out: the data has them all.
 fn message(event: &CloudEvent) -> Message {
     let repeated = event.attribute_pairs().filter(|(_, value)| value.len() <= MAX_ATTRIBUTE);
-    let repeated = repeated.map(|(name, value)| (format!("ce-{name}"), value.into_owned()));
+    let repeated = repeated.map(|(name, value)| (["ce-", name].concat(), value.into_owned()));
     let uuid = (UUID_ATTRIBUTE.to_owned(), event.id().to_owned());
     Message::new().set_data(event.body().clone()).set_attributes(repeated.chain([uuid]))
 }
