@@ -353,6 +353,12 @@ mod tests {
         };
         assert!(of(Reason::GenerationChanged).contains("seen (2) is lower than the resource's (3)"), "{explained:#?}");
         assert!(of(Reason::MaxAgeNotReady).contains("10s since the adapters' last report at"), "{explained:#?}");
+        for (policy, name) in POLICIES.iter().zip(["generation_aware", "time_only", "expression"]) {
+            let rules = explain(&rules(*policy), &resource, None, at(0)).rules;
+            let policies =
+                rules.iter().flat_map(|rule| &rule.conditions).filter(|it| it.text.contains("the policy is"));
+            assert!(policies.clone().count() > 0 && policies.clone().all(|it| it.text.ends_with(name)), "{rules:#?}");
+        }
     }
 
     proptest! {
