@@ -176,9 +176,10 @@ pub(crate) struct SentinelArgs {
 }
 
 /// Whether the service records what it sees and does.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Args)]
 pub(crate) struct RecordBesideArgs {
-    /// Records what the API says, and what becomes of events, into this folder; see `watchfire sentinel simulate`.
+    /// Records what the API says, and what becomes of events, into this folder; several sentinels each into a folder of
+    /// their name in it. See `watchfire sentinel simulate`.
     #[arg(long = "record", value_name = "DIR")]
     pub(crate) folder: Option<PathBuf>,
     /// What the folder may take; beyond it the oldest goes.
@@ -199,6 +200,8 @@ pub(crate) struct RunArgs {
     pub(crate) log: LogArgs,
     #[command(flatten)]
     pub(crate) process: ProcessArgs,
+    #[command(flatten)]
+    pub(crate) record: RecordBesideArgs,
 }
 
 /// What is one per process, whatever runs in it.

@@ -55,7 +55,7 @@ pub(crate) fn run_several(args: &RunArgs) -> Result<(), Failure> {
     let env = Env::from_process();
     let several = several(&args.config, &env)?;
     let process = config::process(&args.log.clone().into(), &env)?;
-    block_on(serve(several, &process, (&args.process, &RecordBesideArgs::default()), &env))
+    block_on(serve(several, &process, (&args.process, &args.record), &env))
 }
 
 fn block_on(serving: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
@@ -227,7 +227,7 @@ async fn start(
     let measured = parts.families.of(&shard, sink.sink.kind(), sink.topic.clone());
     parts.health.service("sentinel", format!("{} ({})", shard.resource_type, shard.resource_selector));
     let traced = parts.env.get("HYPERFLEET_TRACE_RESOURCES").unwrap_or_default().parse().unwrap_or_default();
-    let recorder = record::beside(parts.record, &sentinel)?;
+    let recorder = record::beside(parts.record, name, &sentinel)?;
     let sentinel = Sentinel::new(sentinel, sink.sink, measured, parts.health).context("make the API client")?;
     let mut sentinel = sentinel.trace_resources(traced).named(&sink.topic, name);
     if let Some(ceiling) = parts.ceiling {

@@ -55,12 +55,17 @@ pub(super) async fn run(args: &RecordArgs, env: &Env) -> Result<(), Failure> {
     say(&format!("recorded {polls} into {output}"))
 }
 
-/// Begins to record beside the service.
-pub(super) fn beside(args: &RecordBesideArgs, config: &SentinelConfig) -> Result<Option<Recorder>, Failure> {
+/// Begins to record beside the service; what has a name, into a folder of its own.
+pub(super) fn beside(
+    args: &RecordBesideArgs,
+    name: Option<&str>,
+    config: &SentinelConfig,
+) -> Result<Option<Recorder>, Failure> {
     let Some(folder) = &args.folder else { return Ok(None) };
+    let folder = name.map_or_else(|| folder.clone(), |name| folder.join(name));
     let kept = redact(Kept::read_by(config), &args.redact, config)?;
     let scope = Scope { by: By::Sentinel, max: args.max_size, kept };
-    let writer = Writer::open(folder, scope, config, clock::now()).context("begin to record")?;
+    let writer = Writer::open(&folder, scope, config, clock::now()).context("begin to record")?;
     Ok(Some(Recorder::start(writer).context("begin to record")?))
 }
 

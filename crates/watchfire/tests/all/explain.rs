@@ -274,7 +274,7 @@ async fn two(setup: &Setup, sentinels: [(&str, &str); 2]) -> Sentinel {
     std::fs::write(path("run.yaml"), list).unwrap();
     let file = path("run.yaml").display().to_string();
     let ports = ["--health-bind-address=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0"];
-    let mut command = command(&["run", "-c", &file, ports[0], ports[1]]);
+    let mut command = command(&["run", "-c", &file, ports[0], ports[1], "--record", "recordings"]);
     command.envs(setup.env.iter().cloned()).current_dir(setup.folder.path());
     Sentinel::started(Process::start(command)).await
 }
@@ -306,6 +306,16 @@ async fn of_several_sentinels_the_one_that_watches_it_answers() {
     receiver.wait_for(1).await;
     assert_eq!(live(&sentinel, &id).await["selector"][0]["requirement"], "region=east");
     sentinel.stop().await;
+    // Each has recorded what it saw, and what became of its events.
+    for (name, events) in [("a", 0), ("b", 1)] {
+        let path = |name: String| setup.folder.path().join(name).display().to_string();
+        let (recording, config) = (path(format!("recordings/{name}")), path(format!("{name}.yaml")));
+        let args = ["sentinel", "simulate", "--recording", &recording, "--config", &config, "-o", "json"];
+        let output = run(&args, &[]).await;
+        let report: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
+        assert_eq!(report["runs"][0]["events"], events, "{name}: {report}");
+    }
 }
 
 /// A file in the form of today's HyperFleet, with an expression that decides.
