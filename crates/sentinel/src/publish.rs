@@ -34,6 +34,9 @@ const ENOUGH: usize = 1000;
 /// enough for the next pages to come in, which take milliseconds, and nothing against a poll interval of seconds.
 const LINGER: Duration = Duration::from_millis(50);
 
+/// Nothing due for so long, and a broker that answers is not called away any more for what it did not take.
+const QUIET: Duration = Duration::from_mins(5);
+
 /// The kind of the one error that is about the broker's routes.
 const UNROUTABLE: &str = "unroutable";
 
@@ -60,9 +63,17 @@ pub(crate) struct Publisher {
     metrics: Metrics,
     ceiling: Option<Arc<Ceiling>>,
     /// What the broker's last failure was; told once per change.
-    state: Arc<Mutex<Option<&'static str>>>,
+    state: Arc<Mutex<Option<Failing>>>,
     /// Which refusals of single events have been told.
     notices: Arc<Mutex<Notices>>,
+}
+
+/// The broker does not take events.
+#[derive(Clone, Copy)]
+struct Failing {
+    kind: &'static str,
+    /// When that was last seen.
+    at: Instant,
 }
 
 /// An event of which it is known what became of it, for this cycle.
@@ -281,7 +292,7 @@ impl Publisher {
     }
 
     fn failing(&self) -> Option<&'static str> {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).map(|failing| failing.kind)
     }
 
     fn give_up(&self, outcome: &mut Outcome, events: usize) {
@@ -293,7 +304,8 @@ impl Publisher {
     fn tell(&self, broker: &Dependency, error: &sink::Error) {
         broker.down(format!("{}; {}", chain(error), error.hint()));
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.replace(error.kind()) != Some(error.kind()) {
+        let failing = Failing { kind: error.kind(), at: Instant::now() };
+        if state.replace(failing).is_none_or(|before| before.kind != failing.kind) {
             error!(error = %chain(error), hint = error.hint(), "the broker does not take events, deciding again every poll interval");
         }
     }
@@ -306,8 +318,18 @@ impl Publisher {
         }
     }
 
-    /// There is a route again, or room; or nothing is due that would tell.
-    pub(crate) fn recovered(&self, broker: &Dependency) {
+    /// The broker answers, and nothing is due that would show whether there is a route again, or room: after a while
+    /// nobody is kept from their sleep for it.
+    pub(crate) fn nothing_due(&self, broker: &Dependency, outcome: &mut Outcome) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if outcome.answers && state.take_if(|failing| failing.at.elapsed() >= QUIET).is_some() {
+            broker.up();
+            outcome.broker_away = false;
+            info!("nothing is due any more that the broker did not take; whether it takes events is not known");
+        }
+    }
+
+    fn recovered(&self, broker: &Dependency) {
         broker.up();
         if self.state.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
             info!("the broker takes events again");
@@ -402,16 +424,42 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn each_attempt_waits_twice_as_long_as_the_one_before() {
+    fn publisher(sink: &Arc<Busy>) -> Publisher {
         let shard = Shard {
             resource_type: "clusters".to_owned(),
             resource_selector: "all".to_owned(),
             shard: "all".to_owned(),
         };
         let metrics = Families::register(&mut Registry::default()).of(&shard, "busy", "topic".to_owned());
+        Publisher::new(Arc::clone(sink) as Arc<dyn EventSink>, metrics, None)
+    }
+
+    /// The reports come without the events: nothing is due that could show that there is room again.
+    #[tokio::test(start_paused = true)]
+    async fn what_a_broker_did_not_take_is_not_told_of_for_ever_where_nothing_is_due_any_more() {
+        let (publisher, health) = (publisher(&Arc::default()), Health::new());
+        let broker = health.dependency("broker");
+        let away = |answers| {
+            let mut outcome = Outcome { answers, broker_away: true, ..Outcome::default() };
+            publisher.nothing_due(&broker, &mut outcome);
+            (outcome.broker_away, health.readiness().checks["broker"].message.is_empty())
+        };
+        let unroutable = || sink::Error::Refused { target: "busy".into(), detail: "the queue is full".into() };
+        publisher.tell(&broker, &unroutable());
+        tokio::time::advance(QUIET.saturating_sub(Duration::from_secs(1))).await;
+        publisher.tell(&broker, &unroutable());
+        tokio::time::advance(QUIET.saturating_sub(Duration::from_secs(1))).await;
+        assert_eq!(away(true), (true, false), "not for long enough");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(away(false), (true, false), "it does not answer");
+        assert_eq!(away(true), (false, true));
+        assert_eq!(publisher.failing(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_attempt_waits_twice_as_long_as_the_one_before() {
         let (sink, health) = (Arc::new(Busy::default()), Health::new());
-        let publisher = Publisher::new(Arc::clone(&sink) as Arc<dyn EventSink>, metrics, None);
+        let publisher = publisher(&sink);
         let (sender, receiver) = mpsc::channel(1);
         sender.send(due(0)).await.unwrap();
         drop(sender);

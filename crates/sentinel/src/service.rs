@@ -236,9 +236,8 @@ impl Sentinel {
             (result, cycle)
         };
         let ((fetched, mut cycle), mut outcome) = join(fetching, confirmations).await;
-        if fetched.is_ok() && cycle.due == 0 && outcome.answers {
-            self.publisher.recovered(&self.broker_state);
-            outcome.broker_away = false;
+        if fetched.is_ok() && cycle.due == 0 {
+            self.publisher.nothing_due(&self.broker_state, &mut outcome);
         }
         cycle.published = outcome.published;
         cycle.failed = outcome.failed;

@@ -332,12 +332,13 @@ pub struct Differing {
 }
 
 impl Difference {
-    /// Compares what both published in the same poll.
+    /// Compares what both published in the same poll: whoever takes them does the same, whatever the reason.
     fn compare(&mut self, a: Vec<Published>, b: Vec<Published>) {
-        let ids = |events: &[Published]| events.iter().map(|it| it.event.clone()).collect::<HashSet<_>>();
-        let (in_a, in_b) = (ids(&a), ids(&b));
-        let only_a = a.into_iter().filter(|it| !in_b.contains(&it.event)).map(|event| Differing { only: "A", event });
-        let only_b = b.into_iter().filter(|it| !in_a.contains(&it.event)).map(|event| Differing { only: "B", event });
+        let about = |it: &Published| (it.resource.clone(), it.generation);
+        let all = |events: &[Published]| events.iter().map(about).collect::<HashSet<_>>();
+        let (in_a, in_b) = (all(&a), all(&b));
+        let only_a = a.into_iter().filter(|it| !in_b.contains(&about(it))).map(|event| Differing { only: "A", event });
+        let only_b = b.into_iter().filter(|it| !in_a.contains(&about(it))).map(|event| Differing { only: "B", event });
         for differing in only_a.chain(only_b) {
             *(if differing.only == "A" { &mut self.only_a } else { &mut self.only_b }) += 1;
             if self.first.len() < SHOWN {
@@ -372,6 +373,12 @@ fn notes(header: &Header, config: &SentinelConfig) -> Vec<String> {
             .push(format!("the configuration decides by what was taken out of the recording: {}", redacted.join(", ")));
     }
     let recorded = Duration::from_millis(header.poll_millis);
+    if config.poll_interval > recorded {
+        let interval = config.poll_interval;
+        notes.push(format!(
+            "recorded every {recorded:?}: polls between those of an interval of {interval:?} are left out"
+        ));
+    }
     if config.poll_interval < recorded {
         let interval = config.poll_interval;
         notes.push(format!(

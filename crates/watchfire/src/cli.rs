@@ -11,7 +11,7 @@ use watchfire_runtime::duration::GoDuration;
 /// Where today's image has the sentinel's file.
 const CONFIG: &str = "/etc/hyperfleet/config.yaml";
 
-/// Closes the operations loop on a Kubernetes fleet: notices what needs attention, decides, acts, and tells.
+/// Closes the operations loop on a Kubernetes fleet: notices what needs attention and tells whoever acts on it.
 #[derive(Debug, Parser)]
 #[command(name = "watchfire", version, propagate_version = true)]
 pub(crate) struct Cli {

@@ -135,7 +135,8 @@ pub(crate) fn dump(files: &ConfigArgs, settings: &SettingArgs) -> Result<(), Fai
     let reading = read(&files.config, settings, &env)?;
     reading.problems.finish()?;
     let (sentinel, process) = (held(reading.sentinel)?, held(reading.process)?);
-    say(&shown(&sentinel.file(&process))?)
+    let topic = reading.topic.as_ref().map(|(topic, _)| topic.as_str());
+    say(&shown(&sentinel.file(&process, topic))?)
 }
 
 impl Loaded {

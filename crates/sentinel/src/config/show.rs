@@ -33,11 +33,14 @@ pub enum ShownFile {
 
 impl SentinelConfig {
     /// Shows the file as it would be with every default written down.
-    pub fn file(&self, process: &Process) -> ShownFile {
+    pub fn file(&self, process: &Process, topic: Option<&str>) -> ShownFile {
         match self.form {
             Form::Flat => ShownFile::Flat(Box::new(self.effective.clone())),
             Form::HyperFleet => {
-                let whole = Whole { config: self.effective.clone(), process: process.raw() };
+                let whole = Whole {
+                    config: self.effective.clone(),
+                    process: RawProcess { topic: topic.map(str::to_owned), ..process.raw() },
+                };
                 ShownFile::HyperFleet(Box::new(RawHyperFleet::raise(&whole)))
             }
         }
@@ -46,7 +49,7 @@ impl SentinelConfig {
     /// Shows this configuration with its broker.
     pub fn show(&self, process: &Process, broker: &BrokerConfig) -> Shown {
         let token = self.api.token.as_ref().map(|_| REDACTED);
-        Shown { file: self.file(process), token, broker: broker.variables().into_iter().collect() }
+        Shown { file: self.file(process, None), token, broker: broker.variables().into_iter().collect() }
     }
 }
 

@@ -209,7 +209,7 @@ impl<'a> Facts<'a> {
 
     fn published(&self, wanted: bool) -> Condition {
         let is = self.ours.is_some();
-        let text = if is { "an event of ours is remembered for it" } else { "no event of ours is remembered for it" };
+        let text = if is { "an event of ours counts for it" } else { "no event of ours counts for it" };
         condition(is == wanted, text)
     }
 
@@ -240,7 +240,11 @@ impl<'a> Facts<'a> {
             return condition(wanted, "there is no time to count from");
         };
         let over = self.now >= add(last, self.age);
-        let what = if self.report == Some(last) { "the adapters' last report" } else { "our last event" };
+        let what = match self.policy {
+            _ if self.report != Some(last) => "our last event",
+            Policy::TimeOnly => "its last change of state",
+            Policy::GenerationAware | Policy::Expression(_) => "the adapters' last report",
+        };
         let text = if over { "is over" } else { "is not over" };
         condition(over == wanted, format!("the max age of {} since {what} at {last} {text}", span(self.age)))
     }

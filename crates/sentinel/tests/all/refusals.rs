@@ -7,7 +7,6 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use watchfire_delivery::sink::pubsub::{MissingTopic, PubSub};
 use watchfire_delivery::{EventSink, sink};
-use watchfire_runtime::health::Status as Health;
 use watchfire_sentinel::config::broker::BrokerConfig;
 use watchfire_simulator::{Dialect, NewResource};
 use watchfire_testkit::{Rabbit, eventually};
@@ -166,27 +165,4 @@ async fn a_broker_that_refuses_every_event_is_told_until_it_takes_one_and_a_refu
     assert_eq!(bench.health.readiness().checks["broker"].message, "", "it may be the event");
     assert_eq!(bench.cycle().await.unwrap().published, 1);
     assert_eq!(memory.take().len(), ids.len());
-}
-
-/// The reports come without the events: nothing is due that could show that there is room again.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_refused_everything_is_not_told_of_for_ever_where_nothing_is_due_any_more() {
-    let full = || sink::Error::Refused { target: "memory".into(), detail: "the queue is full".into() };
-    let (api, ids) = some_clusters(2).await;
-    let memory = Arc::new(Memory::default());
-    let mut bench = Bench::new(&minimal(&api.url), Arc::clone(&memory) as Arc<dyn EventSink>);
-    (0..4).for_each(|_| memory.refuse(Refusal(vec![0, 1], full)));
-    assert_eq!(bench.cycle().await.unwrap().failed, 2);
-    assert_eq!(bench.health.readiness().status, Health::Error);
-    for id in &ids {
-        api.fleet.delete("clusters", id).unwrap();
-        api.fleet.force_delete("clusters", id).unwrap();
-    }
-    *memory.down.lock().unwrap() = true;
-    assert_eq!(bench.cycle().await.unwrap().due, 0);
-    assert_eq!(bench.health.readiness().status, Health::Error, "it does not even answer");
-    *memory.down.lock().unwrap() = false;
-    assert_eq!(bench.cycle().await.unwrap().due, 0);
-    assert_eq!(bench.health.readiness().status, Health::Ok);
-    assert_eq!(bench.metric("hyperfleet_sentinel_up", &[]), Some(1.0));
 }

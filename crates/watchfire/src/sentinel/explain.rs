@@ -128,7 +128,8 @@ fn saw(text: &mut String, answer: &Answer, inputs: &Inputs) {
     line(text, "  generation", &number(inputs.generation));
     line(text, "  seen by the adapters", &number(inputs.observed_generation));
     line(text, "  ready", if inputs.ready { "yes" } else { "no" });
-    line(text, "  last report", &time(inputs.report));
+    let report = if inputs.policy == "time_only" { "  last change of state" } else { "  last report" };
+    line(text, report, &time(inputs.report));
     if inputs.last_progress.is_some() {
         line(text, "  last progress", &time(inputs.last_progress));
     }

@@ -98,7 +98,8 @@ impl RabbitMqConfig {
         let uri: AMQPUri = url.expose_secret().parse().map_err(|_| UrlError)?;
         self.host = uri.authority.host;
         self.port = uri.authority.port;
-        self.vhost = uri.vhost;
+        // `amqp://host/` is written for the default everywhere, and by Go's client taken for it.
+        self.vhost = Some(uri.vhost).filter(|vhost| !vhost.is_empty()).unwrap_or_else(|| "/".to_owned());
         self.transport = match uri.scheme {
             AMQPScheme::AMQP => Transport::Plain,
             AMQPScheme::AMQPS => Transport::Tls,
@@ -214,6 +215,9 @@ mod tests {
         for url in ["amqp://me:5672/hunter2@mq", "amqp://me:5672?hunter2@mq", "amqp://me:5672#hunter2@mq"] {
             let error = with_url(url).unwrap_err().to_string();
             assert!(!error.contains("hunter2"), "{error}");
+        }
+        for default in ["amqp://mq", "amqp://mq/", "amqp://mq:5672/", "amqp://mq/%2f"] {
+            assert_eq!(with_url(default).unwrap().vhost, "/", "{default}");
         }
         assert_eq!(with_url("amqp://mq/team%40a").unwrap().vhost, "team@a");
     }

@@ -227,7 +227,7 @@ fn what_a_file_implies_is_said_in_the_other_form_and_in_what_is_shown() {
     assert!(config.expression.is_some(), "{migrated}");
     // The default leaves owner_references out where there are none, which no file can say.
     let (config, process, _) = loaded(&format!("{NESTED}resource_type: c\n"), &[], &[]);
-    let shown = to_yaml(&config.file(&process)).unwrap();
+    let shown = to_yaml(&config.file(&process, None)).unwrap();
     let (again, _, _) = loaded(&shown, &[], &[]);
     let sends = |config: &SentinelConfig| format!("{:?}", config.payload);
     assert_eq!(sends(&again), sends(&config), "{shown}");
@@ -243,7 +243,7 @@ fn the_value_of_a_header_is_sent_and_migrated_and_never_shown() {
         let Reading { sentinel, process, .. } = reading(&text, &[], &[]).unwrap();
         let (config, process) = (sentinel.unwrap(), process.unwrap());
         assert_eq!(config.api.headers[0].1.current().unwrap().expose_secret(), key);
-        let shown = to_yaml(&config.file(&process)).unwrap();
+        let shown = to_yaml(&config.file(&process, None)).unwrap();
         assert!(shown.contains("X-Key: <redacted>"), "{shown}");
         assert_eq!(shown.contains("file: /run/key"), text.contains("/run/key"), "where it stands is no secret");
         for said in [shown, format!("{config:?}")] {
