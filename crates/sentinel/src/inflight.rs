@@ -243,6 +243,26 @@ mod tests {
     }
 
     #[test]
+    fn a_look_sees_the_same_and_changes_nothing() {
+        for (observed, report) in [(2, None), (2, Some(at(99))), (2, Some(at(103))), (1, Some(at(103)))] {
+            let (mut memory, seen) = (memory(10), resource("a", observed));
+            let looked = memory.peek(&seen, report, at(110));
+            assert_eq!(memory.len(), 1);
+            assert_eq!(looked, memory.published(&seen, report, at(110)), "{observed} {report:?}");
+        }
+        assert_eq!(memory(10).peek(&resource("b", 2), None, at(110)), None);
+    }
+
+    #[test]
+    fn a_lower_limit_holds_from_the_next_event_on() {
+        let mut memory = memory(10);
+        memory.limit(1);
+        memory.confirm("b", Some(1), Set::default(), at(101));
+        assert_eq!((memory.len(), memory.take_evicted()), (1, 1));
+        assert!(memory.published(&resource("a", 2), None, at(110)).is_none());
+    }
+
+    #[test]
     fn a_report_of_an_older_generation_does_not_overtake_the_event_of_the_new_one() {
         let mut memory = memory(10);
         assert!(memory.published(&resource("a", 1), Some(at(105)), at(110)).is_some());
