@@ -382,15 +382,14 @@ impl Api {
                     .and_then(|value| retry_after(value, clock::now())),
             });
         }
-        let malformed = |error| Error::Malformed { url: self.name(), source: without_text(error) };
-        match String::from_utf8(body).map_err(|error| serde::de::Error::custom(error.utf8_error())) {
-            Ok(body) if content_type.contains("json") || body.trim_start().starts_with(['{', '[']) => Ok(body),
-            Err(source) if content_type.contains("json") => Err(malformed(source)),
-            _ => {
-                let content_type = problem::quote(content_type, &secrets).chars().take(80).collect();
-                Err(Error::NotJson { url: self.name(), content_type })
-            }
+        // As in a Go program, a byte that is no UTF-8 costs the text that it stands in, and nothing else.
+        let body =
+            String::from_utf8(body).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
+        if content_type.contains("json") || body.trim_start().starts_with(['{', '[']) {
+            return Ok(body);
         }
+        let content_type = problem::quote(content_type, &secrets).chars().take(80).collect();
+        Err(Error::NotJson { url: self.name(), content_type })
     }
 
     async fn read(&self, response: &mut reqwest::Response) -> Result<Vec<u8>, Error> {

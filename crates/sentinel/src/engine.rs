@@ -24,7 +24,7 @@ use crate::notices::{Kind, Notices};
 use crate::partial;
 use crate::payload::Omitted;
 use crate::publish::Settled;
-use crate::resource::{Resource, parse_updated};
+use crate::resource::{Resource, parse_id, parse_updated};
 use crate::trace::{self, TraceResources};
 
 /// Own events are remembered for at least as long as this: with ages of seconds, a short outage would outlast them all.
@@ -175,7 +175,11 @@ impl Engine {
                 self.metrics.unreadable();
                 let text = chain(&error);
                 if self.notices.is_news(Kind::Unreadable, &text) {
-                    warn!(error = text, "skipping a resource that cannot be read, report it to the API's owners");
+                    warn!(
+                        id = parse_id(item).as_deref(),
+                        error = text,
+                        "skipping a resource that cannot be read, report it to the API's owners"
+                    );
                 }
                 return Verdict::Unreadable;
             }

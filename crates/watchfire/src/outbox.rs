@@ -11,6 +11,7 @@ use watchfire_runtime::clock;
 
 use crate::cli::{DeliveryArgs, Format, OutboxCommand};
 use crate::failure::{Failure, say};
+use crate::sentinel::plain;
 
 /// Events that are read at once for an export; each may have some megabytes.
 const EXPORTED_AT_ONCE: u32 = 50;
@@ -24,6 +25,14 @@ pub(crate) fn run(store: &Path, command: &OutboxCommand) -> Result<(), Failure> 
         let found = outbox::find(&connection, name).context("find the subscriber")?;
         found.ok_or_else(|| Failure::Configuration(anyhow!("no subscriber is called {name:?}; known are {known}")))
     };
+    // A name that is not there is a mistake, and not one of which there is nothing to do.
+    if let OutboxCommand::List { which, .. }
+    | OutboxCommand::Export(which)
+    | OutboxCommand::Retry(which)
+    | OutboxCommand::Discard { which, .. } = command
+    {
+        which.sink.as_deref().map(sink).transpose()?;
+    }
     match command {
         OutboxCommand::List { which, limit, output } => {
             let entries = outbox::list(&connection, &filter(which, *limit)?).context("list deliveries")?;
@@ -119,7 +128,8 @@ fn table(entries: &[Entry]) -> String {
     let mut text = format!("{:>8}  {:<9}  {:<16}  {:<36}  {:>8}  REASON", "NUMBER", "STATE", "SINK", "ID", "ATTEMPTS");
     for entry in entries {
         let Entry { seq, sink, id, attempts, .. } = entry;
-        let (state, reason) = (entry.state.as_str(), entry.reason.as_deref().unwrap_or_default());
+        let (state, id) = (entry.state.as_str(), plain(id));
+        let reason = plain(entry.reason.as_deref().unwrap_or_default());
         // Writing to a String cannot fail.
         let _infallible = write!(text, "\n{seq:>8}  {state:<9}  {sink:<16}  {id:<36}  {attempts:>8}  {reason}");
     }

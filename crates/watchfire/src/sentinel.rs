@@ -280,6 +280,6 @@ fn unlisted(error: &api::Error, config: &SentinelConfig) -> anyhow::Error {
 }
 
 /// What the API wrote, fit for a terminal: without characters that would steer it.
-fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }

@@ -55,6 +55,7 @@ pub(super) struct Opened {
 }
 
 pub(super) fn open(path: &Path, modules: &[Module]) -> Result<Opened, Error> {
+    let path = &itself(path)?;
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
         _ => PathBuf::from("."),
@@ -84,14 +85,24 @@ pub(super) fn open(path: &Path, modules: &[Module]) -> Result<Opened, Error> {
 /// The tool keeps its transactions immediate and short, since the service waits for them; with
 /// [`Tx::over`](super::Tx::over) the outbox's functions take part in them.
 pub fn open_beside(path: &Path, modules: &[Module]) -> Result<Connection, Error> {
+    let path = &itself(path)?;
     if !path.exists() {
-        return Err(Error::Missing(path.to_owned()));
+        return Err(Error::Missing(path.clone()));
     }
     refuse_by_header(path)?;
     let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     refuse_newer(&connection, path, modules)?;
     Ok(connection)
+}
+
+/// The file that a path leads to, over whatever links: the lock stands beside it. A device or a pipe is no store, and
+/// is not even opened.
+fn itself(path: &Path) -> Result<PathBuf, Error> {
+    // Where it cannot be found out, opening says why.
+    let Ok(found) = fs::canonicalize(path) else { return Ok(path.to_owned()) };
+    let about = fs::metadata(&found).map_err(file("look at", path))?;
+    if about.is_file() { Ok(found) } else { Err(Error::Foreign(path.to_owned())) }
 }
 
 /// Does a tool's work in one short transaction that takes its turn at once; an error undoes it.

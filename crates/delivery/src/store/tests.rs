@@ -291,6 +291,24 @@ async fn a_file_that_never_was_a_store_is_refused_untouched_however_often_it_is_
 }
 
 #[tokio::test]
+async fn what_is_no_file_is_not_even_opened_and_a_link_leads_to_the_store_that_it_names() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("store.db");
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+    assert!(matches!(open_in(&folder), Err(Error::Foreign(_))));
+    assert!(matches!(open_beside(&path, &[NOTES]), Err(Error::Foreign(_))));
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o666);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "and nothing is left beside it");
+
+    let linked = TempDir::new().unwrap();
+    std::os::unix::fs::symlink(linked.path().join("store.db"), folder.path().join("link")).unwrap();
+    fs::rename(folder.path().join("link"), &path).unwrap();
+    let _store = open_in(&linked).unwrap();
+    assert!(matches!(open_in(&folder), Err(Error::Locked(_))));
+}
+
+#[tokio::test]
 async fn a_tool_makes_no_store_and_does_not_blame_the_disk_for_what_it_waits_for() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("store.db");

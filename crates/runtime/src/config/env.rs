@@ -20,7 +20,7 @@ impl Env {
     /// Reads the variables of this process; one that is not UTF-8 is left out.
     pub fn from_process() -> Self {
         std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
             .collect()
     }
 

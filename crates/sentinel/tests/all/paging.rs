@@ -350,6 +350,17 @@ async fn an_api_that_is_busy_turns_no_projection_off_for_good() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_byte_that_is_no_text_costs_the_text_that_it_stands_in_and_nothing_else() {
+    watchfire_testkit::install_crypto();
+    let items = [&br#"{"items":[{"id":"a","kind":"Cluster","generation":1,"name":""#[..], b"\xff", br#""},"#];
+    let body = [&items[..], &[br#"{"id":"b","kind":"Cluster","generation":1}],"total":2}"#]].concat().concat();
+    let api = Receiver::start().await;
+    api.otherwise(Reply::status(200).header("content-type", "application/json").body(body));
+    let mut bench = Bench::new(&minimal(api.url()), Arc::new(Memory::default()));
+    assert_eq!(bench.cycle().await.unwrap().published, 2);
+}
+
 /// The resource is read whole, then projected; in between comes a report.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_report_in_between_turns_no_projection_off_for_good() {

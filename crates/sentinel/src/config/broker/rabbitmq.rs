@@ -9,7 +9,7 @@ use super::DEFAULT_TOPIC;
 use super::settings::Settings;
 
 /// An exchange's name is an AMQP short string.
-const MAX_EXCHANGE: usize = 255;
+const MAX_SHORT: usize = 255;
 
 /// Reads them all, and tells every problem.
 pub(super) fn check(settings: &Settings, problems: &mut Problems) -> Option<RabbitMqConfig> {
@@ -24,9 +24,9 @@ pub(super) fn check(settings: &Settings, problems: &mut Problems) -> Option<Rabb
 fn exchange(settings: &Settings, problems: &mut Problems) -> String {
     let named = ["BROKER_EXCHANGE", "BROKER_TOPIC"].into_iter().find_map(|name| Some((name, settings.get(name)?)));
     let Some((name, exchange)) = named else { return DEFAULT_TOPIC.to_owned() };
-    if exchange.len() > MAX_EXCHANGE {
+    if exchange.len() > MAX_SHORT {
         let length = exchange.len();
-        let message = format!("{length} bytes are too long for the name of an exchange, at most {MAX_EXCHANGE}");
+        let message = format!("{length} bytes are too long for the name of an exchange, at most {MAX_SHORT}");
         problems.push(settings.origin(name), message);
     } else if exchange.chars().any(char::is_control) {
         problems
@@ -100,6 +100,10 @@ fn routing(settings: &Settings, config: &mut RabbitMqConfig, problems: &mut Prob
     }
     if let Some(key) = settings.get("BROKER_ROUTING_KEY") {
         key.clone_into(&mut config.routing_key);
+        if key.len() > MAX_SHORT {
+            let message = format!("{} bytes are too long for a routing key, at most {MAX_SHORT}", key.len());
+            problems.push(settings.origin("BROKER_ROUTING_KEY"), message);
+        }
         let message = format!(
             "{key:?} on every message, and HyperFleet's adapters bind their queues with the empty one: on a topic or \
              direct exchange they get nothing; leave it out unless your consumers bind it"

@@ -365,6 +365,8 @@ fn names_that_no_broker_takes_are_refused() {
     let rabbitmq = |name| load(&[("BROKER_TYPE", "rabbitmq"), ("BROKER_HOST", "mq"), ("BROKER_TOPIC", name)]);
     assert!(rabbitmq(&long).unwrap_err().contains("BROKER_TOPIC: 400 bytes are too long"));
     assert!(rabbitmq("a\u{7}b").unwrap_err().contains("control characters"));
+    let key = load(&[("BROKER_TYPE", "rabbitmq"), ("BROKER_HOST", "mq"), ("BROKER_ROUTING_KEY", &long)]);
+    assert!(key.unwrap_err().contains("BROKER_ROUTING_KEY: 400 bytes are too long for a routing key"));
     let pubsub = |name| load(&[("BROKER_TYPE", "pubsub"), ("BROKER_PROJECT_ID", "p"), ("BROKER_TOPIC", name)]);
     for name in [&long, "a", "goog-topic", "1st", "a topic", "a:b"] {
         let error = pubsub(name).unwrap_err();
