@@ -64,9 +64,10 @@ fn class(chars: &mut Peekable<Chars<'_>>, out: &mut String) {
     if chars.next_if_eq(&']').is_some() {
         out.push_str("\\]");
     }
-    let mut range = false;
+    // A hyphen that begins a class is itself, and so is one behind the hyphen of a range.
+    let mut literal = !out.ends_with(']');
     while let Some(c) = chars.next() {
-        let was_range = std::mem::take(&mut range);
+        let literally = std::mem::take(&mut literal);
         match c {
             ']' => {
                 out.push(']');
@@ -83,10 +84,10 @@ fn class(chars: &mut Peekable<Chars<'_>>, out: &mut String) {
                 }
             }
             '[' | '&' | '~' => out.extend(['\\', c]),
-            '-' if was_range || out.ends_with(['[', '^']) => out.push_str("\\-"),
+            '-' if literally => out.push_str("\\-"),
             '-' => {
                 out.push('-');
-                range = true;
+                literal = true;
             }
             '\\' => match chars.next() {
                 Some(c) => match perl(c) {
@@ -129,6 +130,7 @@ mod tests {
             ("[a[b]c", r"[a\[b]c"),
             ("[]a]|[^]a]", r"[\]a]|[^\]a]"),
             ("[--/]|[+--]", r"[\--/]|[+-\-]"),
+            (r"[^--/]|[a^-z]|[\[-a]|[]-a]", r"[^\--/]|[a^-z]|[\[-a]|[\]-a]"),
             (r"[[:alpha:]\]x]", r"[[:alpha:]\]x]"),
             (r"\p{L}(?i)é", r"\p{L}(?i)é"),
             // What is wrong stays wrong.
