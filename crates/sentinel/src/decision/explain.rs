@@ -330,6 +330,7 @@ mod tests {
             (Reason::BackoffExpired, timed, seen(false, -10), None),
             (Reason::NotExpired, aware, seen(true, -5), None),
             (Reason::InFlight, aware, seen(false, -15), Some(ours(1, -5, 1))),
+            (Reason::InFlight, aware, unseen(None), Some(ours(2, -4, 1))),
             (Reason::InFlight, yes, seen(false, -15), Some(ours(1, -5, 1))),
             (Reason::BackoffNotExpired, timed, seen(false, -5), None),
             (Reason::ObservedAhead, aware, ahead, None),

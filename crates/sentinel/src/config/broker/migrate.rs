@@ -101,7 +101,7 @@ fn broker_yaml(settings: &[(&str, Option<String>)], notes: &mut Vec<String>) -> 
         let Some(value) = value else { continue };
         match SHARED.iter().find(|(known, _)| known == name) {
             Some((_, key)) => set(&mut tree, key, value.as_str().into()),
-            // Each goes before what the address says, and is one with it in no file.
+            // A part of an address goes before what BROKER_URL says of it, and alone makes none.
             None if ADDRESS.contains(name) && (get("BROKER_URL").is_some() || get("BROKER_HOST").is_none()) => {
                 notes
                     .push(format!("{name} goes before broker.rabbitmq.url and is not written here: keep the variable"));
