@@ -37,6 +37,10 @@ const RETRY_BUDGET: Duration = Duration::from_secs(30);
 /// asks for a day is more likely wrong than in need of one. One more request after that costs it nothing.
 pub const LONGEST_RETRY_AFTER: Duration = Duration::from_mins(5);
 
+/// What to check where the API counts more than it lists.
+pub const UNLISTED: &str = "nothing is published for them: check that the API pages (search, page, size), and that its \
+                            total counts only what search selects";
+
 /// 500 ms, doubled, at most 8 s.
 const BACKOFF: Backoff =
     Backoff { initial: Duration::from_millis(500), multiplier: 2.0, jitter: 0.1, max: Duration::from_secs(8) };

@@ -22,6 +22,8 @@ pub struct Coverage {
     pub resource_type: String,
     /// How many resources the API listed.
     pub resources: u64,
+    /// How many more it counted, and did not list.
+    pub unlisted: u64,
     /// How many of them exactly one selector covers.
     pub covered_once: u64,
     /// What no selector covers.
@@ -88,6 +90,7 @@ impl Coverage {
             endpoint,
             resource_type,
             resources: 0,
+            unlisted: 0,
             covered_once: 0,
             uncovered: Findings::default(),
             overlapping: Findings::default(),
@@ -134,9 +137,9 @@ impl Coverage {
         }
     }
 
-    /// Whether every resource is covered exactly once.
+    /// Whether every resource is listed, and covered exactly once.
     pub fn is_exact(&self) -> bool {
-        self.covered_once == self.resources
+        self.covered_once == self.resources && self.unlisted == 0
     }
 
     /// Reads the whole list; `progress` hears how many were read after each page.
@@ -152,6 +155,7 @@ impl Coverage {
             page.items().for_each(|item| self.take(item));
             progress(self.resources);
         }
+        self.unlisted = pages.missing();
         Ok(())
     }
 }

@@ -91,6 +91,8 @@ pub(crate) struct Lasting {
     pub(crate) deleting: u64,
     pub(crate) oldest_deletion: Option<Timestamp>,
     pub(crate) without_progress: u64,
+    /// What the API counted and did not list.
+    pub(crate) unlisted: u64,
     /// How far the furthest report time lies in the future.
     pub(crate) skew: SignedDuration,
 }

@@ -48,6 +48,7 @@ pub struct Metrics {
     broker_published: Counter,
     broker_library_errors: Counter,
     unreadable: Counter,
+    unlisted: Gauge,
     in_flight: Gauge,
     in_flight_evicted: Counter,
     publish_retries: Counter,
@@ -129,6 +130,7 @@ impl Metrics {
     /// A walk over the whole list ended, and found this.
     pub(crate) fn lasting(&self, lasting: &Lasting, now: jiff::Timestamp) {
         let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        self.unlisted.set(count(lasting.unlisted));
         self.deleting.set(count(lasting.deleting));
         let age = lasting.oldest_deletion.map_or(0.0, |oldest| now.duration_since(oldest).as_secs_f64());
         self.deletion_age.set(age.max(0.0));

@@ -12,6 +12,8 @@ pub struct Page {
     items: Vec<Range<usize>>,
     /// How many the API says there are in all for this query, where it says.
     pub total: Option<u64>,
+    /// Whether the API says which page it is, or of what size: then it is one of several, however short.
+    pub numbered: bool,
 }
 
 #[derive(Deserialize)]
@@ -21,13 +23,17 @@ struct Envelope<'a> {
     // Whatever stands here: a count that makes no sense is no reason to refuse the list.
     #[serde(borrow)]
     total: Option<&'a RawValue>,
+    #[serde(borrow)]
+    page: Option<&'a RawValue>,
+    #[serde(borrow)]
+    size: Option<&'a RawValue>,
 }
 
 impl Page {
     /// Finds the items: `{"items": [...]}` as every API serves it today, or a bare list.
     pub fn parse(body: String) -> Result<Self, serde_json::Error> {
         let envelope = if body.trim_start().starts_with('[') {
-            Envelope { items: Some(serde_json::from_str(&body)?), total: None }
+            Envelope { items: Some(serde_json::from_str(&body)?), total: None, page: None, size: None }
         } else {
             serde_json::from_str(&body)?
         };
@@ -43,7 +49,8 @@ impl Page {
             .map(range)
             .collect();
         let total = envelope.total.and_then(|total| total.get().parse().ok());
-        Ok(Self { body, items, total })
+        let numbered = envelope.page.is_some() || envelope.size.is_some();
+        Ok(Self { body, items, total, numbered })
     }
 
     /// The JSON of each item.
@@ -82,13 +89,13 @@ mod tests {
         let page =
             Page::parse(r#"{"kind":"ClusterList","items":[ {"id":"a"}, 5 ],"page":1,"total":2}"#.into()).unwrap();
         assert_eq!(page.items().collect::<Vec<_>>(), [r#"{"id":"a"}"#, "5"]);
-        assert_eq!((page.len(), page.total, page.is_empty()), (2, Some(2), false));
+        assert_eq!((page.len(), page.total, page.numbered, page.is_empty()), (2, Some(2), true, false));
     }
 
     #[test]
     fn a_bare_list_is_a_page_without_a_total() {
         let page = Page::parse(r#" [{"id":"a"}]"#.into()).unwrap();
-        assert_eq!((page.len(), page.total), (1, None));
+        assert_eq!((page.len(), page.total, page.numbered), (1, None, false));
     }
 
     #[test]

@@ -59,6 +59,7 @@ pub struct Sentinel {
     outcomes: Arc<Outcomes>,
     recorder: Option<Arc<Recorder>>,
     api_failing: bool,
+    api_short: bool,
     topic: Option<String>,
     name: Option<String>,
 }
@@ -104,6 +105,7 @@ impl Sentinel {
             outcomes: Arc::default(),
             recorder: None,
             api_failing: false,
+            api_short: false,
             topic: None,
             name: None,
             config,
@@ -300,6 +302,13 @@ impl Sentinel {
             if std::mem::take(&mut self.api_failing) {
                 info!("the API answers again");
             }
+            let unlisted = self.engine.lasting.unlisted;
+            let was_short = std::mem::replace(&mut self.api_short, unlisted > 0);
+            if unlisted > 0 && !was_short {
+                warn!(unlisted, hint = api::UNLISTED, "the API counts resources that it does not list");
+            } else if unlisted == 0 && was_short {
+                info!("the API lists all that it counts again");
+            }
             return;
         };
         self.api_state.down(why(error, self.config.form));
@@ -375,6 +384,7 @@ impl Walk<'_> {
             let (next, ()) = join(heartbeat.during(pages.next()), deciding).await;
             page = next?;
         }
+        self.engine.lasting.unlisted = pages.missing();
         self.metrics.lasting(&self.engine.lasting, clock::now());
         Ok(())
     }

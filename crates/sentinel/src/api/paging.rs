@@ -4,7 +4,8 @@
 //! and by repeating nothing of the first. Otherwise by offset, where what moves between two requests can be missed
 //! (the next cycle heals it) and what is repeated is dropped. Ids are never compared for order: only the server knows
 //! its collation. A page that brings nothing new ends the walk, and so does one by key that ends where an earlier one
-//! did. One that brings far more than the API counts is an error, so no server can keep us in it.
+//! did. One that brings far more than the API counts is an error, so no server can keep us in it; what one that brings
+//! far less lacks can be asked for, see [`Pages::missing`].
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -24,6 +25,9 @@ const SLACK: u64 = 100_000;
 
 /// The same where the API counts nothing: ten times the largest fleet that we measure with.
 const UNCOUNTED: u64 = 10_000_000;
+
+/// The share of a list, one in so many, that may be deleted while it is walked without being missed.
+const DELETED_MEANWHILE: u64 = 20;
 
 /// What to list.
 #[derive(Debug, Clone, Default)]
@@ -45,6 +49,8 @@ pub struct Pages<'a> {
     /// Requests made so far.
     pub requests: usize,
     served: u64,
+    /// Of them, those that no earlier page brought.
+    listed: u64,
     /// How many the API said there are, the first time that it did.
     counted: Option<u64>,
 }
@@ -74,11 +80,25 @@ enum State {
 impl<'a> Pages<'a> {
     /// Begins a walk; `failed` hears of every attempt that is tried again.
     pub fn new(api: &'a Api, query: &'a Query, failed: OnFailure<'a>) -> Self {
-        Self { api, query, failed, state: State::First, requests: 0, served: 0, counted: None }
+        Self { api, query, failed, state: State::First, requests: 0, served: 0, listed: 0, counted: None }
     }
 
     /// The next page, with only what no earlier page brought; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Page>, Error> {
+        let page = self.step().await?;
+        self.listed += page.as_ref().map_or(0, |page| page.len() as u64);
+        Ok(page)
+    }
+
+    /// After the end: how many resources the API counted and did not list, beyond what may have been deleted meanwhile.
+    /// It stops paging early, or it counts what the selector leaves out.
+    pub fn missing(&self) -> u64 {
+        let counted = self.counted.unwrap_or_default();
+        let missing = counted.saturating_sub(self.listed);
+        if missing > counted / DELETED_MEANWHILE { missing } else { 0 }
+    }
+
+    async fn step(&mut self) -> Result<Option<Page>, Error> {
         loop {
             match std::mem::replace(&mut self.state, State::Done) {
                 State::Done => return Ok(None),
@@ -145,9 +165,11 @@ impl<'a> Pages<'a> {
         Some(page)
     }
 
-    /// Whether there may be more behind this page: it is full, or the API counts more than it holds.
+    /// Whether there may be more behind this page: it is full, or the API counts more than it holds, or numbers its
+    /// pages and counts nothing.
     fn more(&self, page: &Page) -> bool {
-        !page.is_empty() && (page.len() >= self.api.page_size || announces_more(page))
+        let uncounted = page.numbered && page.total.is_none();
+        !page.is_empty() && (page.len() >= self.api.page_size || announces_more(page) || uncounted)
     }
 
     fn fall_back(&mut self, first: &HashSet<String>, why: &str) {

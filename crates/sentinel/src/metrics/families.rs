@@ -103,6 +103,7 @@ pub struct Families {
     broker_published: Family<Topic, Counter>,
     broker_library_errors: Family<TopicError, Counter>,
     unreadable: PerShard<Counter>,
+    unlisted: PerShard<Gauge>,
     in_flight: PerShard<Gauge>,
     in_flight_evicted: PerShard<Counter>,
     publish_retries: PerShard<Counter>,
@@ -188,6 +189,11 @@ impl Families {
             "resources_unreadable",
             "Items of a list that could not be read as a resource",
             families.unreadable.clone(),
+        );
+        ours.register(
+            "resources_unlisted",
+            "Resources that the API counted in the last whole walk and did not list; nothing is published for them",
+            families.unlisted.clone(),
         );
         ours.register(
             "in_flight_events",
@@ -346,6 +352,7 @@ impl Families {
                 .broker_library_errors
                 .get_or_create_owned(&TopicError { topic, error_type: "publish" }),
             unreadable: counter(&self.unreadable),
+            unlisted: gauge(&self.unlisted),
             in_flight: gauge(&self.in_flight),
             in_flight_evicted: counter(&self.in_flight_evicted),
             publish_retries: counter(&self.publish_retries),

@@ -243,11 +243,36 @@ async fn a_server_that_ignores_every_parameter_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_the_api_counts_and_does_not_list_is_told() {
+    for (listed, counted, missing) in
+        [(100, 500, 400), (0, 5, 5), (95, 100, 0), (94, 100, 6), (100, 100, 0), (40, 7, 0), (1, u32::MAX, u32::MAX - 1)]
+    {
+        let (url, _, _running) = odd_server(move |_| Ok(json!({"items": items(0..listed), "total": counted}))).await;
+        let (client, query) = (client(&url), Query::default());
+        let mut pages = Pages::new(&client, &query, &|_| {});
+        while pages.next().await.unwrap().is_some() {}
+        assert_eq!(pages.missing(), u64::from(missing), "{listed} of {counted}");
+
+        let mut bench = Bench::new(&minimal(&url), Arc::new(Memory::default()));
+        bench.cycle().await.unwrap();
+        let unlisted = bench.metric("hyperfleet_sentinel_resources_unlisted", &[]).unwrap();
+        assert!((unlisted - f64::from(missing)).abs() < 0.5, "{unlisted}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_serves_fewer_than_asked_is_read_to_its_end() {
     // By key, 20 at a time whatever is asked, with the count of what is left.
     let (url, _, _running) = odd_server(|query| {
         let after = after(query);
         Ok(json!({"items": items(after..(after + 20).min(95)), "total": 95 - after.min(95)}))
+    })
+    .await;
+    assert_each_once(walk(&url).await.0, 95);
+    // The same from one that numbers its pages and counts nothing.
+    let (url, _, _running) = odd_server(|query| {
+        let after = after(query);
+        Ok(json!({"items": items(after..(after + 20).min(95)), "page": 1, "size": 20}))
     })
     .await;
     assert_each_once(walk(&url).await.0, 95);

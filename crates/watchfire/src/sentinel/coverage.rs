@@ -8,7 +8,7 @@ use serde_json::json;
 use watchfire_runtime::config::Env;
 use watchfire_runtime::redact::address;
 use watchfire_sentinel::SentinelConfig;
-use watchfire_sentinel::api::{Api, ApiConfig};
+use watchfire_sentinel::api::{Api, ApiConfig, UNLISTED};
 use watchfire_sentinel::coverage::{Coverage, Finding, Findings};
 
 use super::{plain, told, unlisted};
@@ -41,8 +41,8 @@ pub(super) async fn run(args: &CoverageArgs, env: &Env) -> Result<(), Failure> {
     if exact {
         return Ok(());
     }
-    let missed: u64 = lists.iter().map(|list| list.resources - list.covered_once).sum();
-    let all: u64 = lists.iter().map(|list| list.resources).sum();
+    let missed: u64 = lists.iter().map(|list| list.resources - list.covered_once + list.unlisted).sum();
+    let all: u64 = lists.iter().map(|list| list.resources + list.unlisted).sum();
     Err(Failure::Failed(anyhow!("{missed} of {all} resources are not covered exactly once")))
 }
 
@@ -70,6 +70,10 @@ fn text(list: &Coverage) -> String {
     let Coverage { endpoint, resource_type, resources, covered_once, .. } = list;
     let mut text =
         format!("{resource_type} at {endpoint}: {resources} listed, {covered_once} of them covered exactly once\n");
+    if list.unlisted > 0 {
+        // Writing to a String cannot fail.
+        let _infallible = writeln!(text, "\n  counted by the API and not listed: {}; {UNLISTED}", list.unlisted);
+    }
     for (what, findings) in [
         ("covered by no selector", &list.uncovered),
         ("covered by several selectors", &list.overlapping),

@@ -1,5 +1,6 @@
 //! `watchfire sentinel record`: lists as the service does, and keeps what it sees; decides and publishes nothing.
 
+use std::fmt;
 use std::io::{self, Write as _};
 
 use anyhow::Context;
@@ -9,7 +10,7 @@ use watchfire_runtime::config::Env;
 use watchfire_runtime::{chain, clock};
 use watchfire_sentinel::SentinelConfig;
 use watchfire_sentinel::api::paging::{Pages, Query};
-use watchfire_sentinel::api::{self, Api};
+use watchfire_sentinel::api::{self, Api, UNLISTED};
 use watchfire_sentinel::recording::{By, Kept, Recorder, Scope, Writer};
 
 use super::{told, unlisted};
@@ -79,21 +80,26 @@ async fn record(config: &SentinelConfig, api: &Api, writer: &mut Writer, polls: 
     let query = Query { search: config.selector.search(), labels: config.selector.labels(), fields: None };
     let mut ticks = interval(config.poll_interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut failing = false;
+    let (mut failing, mut short) = (false, false);
     loop {
         ticks.tick().await;
-        let Err(error) = poll(api, &query, writer).await? else {
-            *polls += 1;
-            failing = false;
-            continue;
+        let error = match poll(api, &query, writer).await? {
+            Ok(unlisted) => {
+                *polls += 1;
+                failing = false;
+                if unlisted > 0 && !std::mem::replace(&mut short, true) {
+                    tell(format_args!("the API counts {unlisted} resources that it does not list; {UNLISTED}"));
+                }
+                continue;
+            }
+            Err(error) => error,
         };
         if *polls == 0 {
             return Err(unlisted(&error, config).into());
         }
         if !std::mem::replace(&mut failing, true) {
             let hint = error.hint(config.form);
-            // Nobody is left to tell if standard error is closed.
-            let _unheard = writeln!(io::stderr().lock(), "watchfire: {}; {hint}; going on", chain(&error));
+            tell(format_args!("{}; {hint}; going on", chain(&error)));
         }
         if let Some(asked) = error.retry_after() {
             sleep(asked).await;
@@ -101,8 +107,13 @@ async fn record(config: &SentinelConfig, api: &Api, writer: &mut Writer, polls: 
     }
 }
 
-/// Records one list. What cannot be written ends the recording; what cannot be read does not.
-async fn poll(api: &Api, query: &Query, writer: &mut Writer) -> anyhow::Result<Result<(), api::Error>> {
+fn tell(what: fmt::Arguments<'_>) {
+    // Nobody is left to tell if standard error is closed.
+    let _unheard = writeln!(io::stderr().lock(), "watchfire: {what}");
+}
+
+/// Records one list, and says how many resources the API counted and did not list. What cannot be written ends the recording; what cannot be read does not.
+async fn poll(api: &Api, query: &Query, writer: &mut Writer) -> anyhow::Result<Result<u64, api::Error>> {
     let mut pages = Pages::new(api, query, &told);
     loop {
         let page = pages.next().await;
@@ -111,7 +122,7 @@ async fn poll(api: &Api, query: &Query, writer: &mut Writer) -> anyhow::Result<R
             Ok(Some(page)) => writer.page(now, page.items())?,
             Ok(None) => {
                 writer.end(now, true)?;
-                return Ok(Ok(()));
+                return Ok(Ok(pages.missing()));
             }
             Err(error) => {
                 writer.end(now, false)?;

@@ -138,3 +138,18 @@ async fn every_problem_of_every_file_is_told_before_anything_is_asked() {
     }
     assert!(api.requests().is_empty(), "nothing was asked");
 }
+
+#[tokio::test]
+async fn a_list_that_is_shorter_than_its_own_count_is_no_success() {
+    let list = r#"{"kind":"ClusterList","page":1,"size":1,"total":40,"items":[{"id":"a","generation":1}]}"#;
+    let api = Receiver::start().await;
+    api.otherwise(Answer::status(200).header("content-type", "application/json").body(list));
+    let (_folder, files) = files(api.url(), &[("all.yaml", "")]);
+    let (code, out, err) = coverage(&files, &[]).await;
+    assert_eq!(code, Some(1), "{out}{err}");
+    assert!(out.contains("counted by the API and not listed: 39; nothing is published for them: check"), "{out}");
+    assert!(err.contains("39 of 40 resources are not covered exactly once"), "{err}");
+    let (code, out, _) = coverage(&files, &["-o", "json"]).await;
+    let document: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!((code, &document["lists"][0]["unlisted"]), (Some(1), &39.into()));
+}

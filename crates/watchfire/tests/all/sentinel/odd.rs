@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use watchfire_runtime::clock;
 use watchfire_simulator::{Dialect, Fault, FaultBody, NewReport, NewResource, Scope, Simulator, Status, Times};
-use watchfire_testkit::{Receiver, eventually};
+use watchfire_testkit::{Answer, Receiver, eventually};
 
 use super::api;
 use crate::support::{Api, DEADLINE, Setup};
@@ -71,6 +71,25 @@ async fn what_is_odd_about_a_resource_is_told_once_with_its_id() {
             assert_eq!((&told[0]["id"], &told[0]["resources"]), (&json!(behind), &json!(1)), "{}", told[0]);
         }
     }
+}
+
+#[tokio::test]
+async fn a_list_that_is_shorter_than_its_own_count_is_told_once_and_when_it_is_whole_again() {
+    let list = |total: u32| {
+        let list = json!({"items": [{"id": "a", "kind": "Cluster", "generation": 1}], "page": 1, "total": total});
+        Answer::status(200).header("content-type", "application/json").body(list.to_string())
+    };
+    let (api, receiver) = (Receiver::start().await, Receiver::start().await);
+    api.otherwise(list(40));
+    let sentinel = Setup::new(api.url(), "poll_interval: 50ms", receiver.url()).start().await;
+    sentinel.process.line(&["the API counts resources that it does not list", "\"unlisted\":39"]).await;
+    let polls = async || (api.requests().len() >= 20).then_some(());
+    eventually(DEADLINE, "more polls", polls).await;
+    api.otherwise(list(1));
+    sentinel.process.line(&["the API lists all that it counts again"]).await;
+    let said = sentinel.stop().await;
+    assert_eq!(said.matches("it does not list").count(), 1, "{said}");
+    assert!(receiver.posts() > 0, "what is listed is published");
 }
 
 #[tokio::test]
