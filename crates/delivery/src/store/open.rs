@@ -97,12 +97,16 @@ pub fn open_beside(path: &Path, modules: &[Module]) -> Result<Connection, Error>
 }
 
 /// The file that a path leads to, over whatever links: the lock stands beside it. A device or a pipe is no store, and
-/// is not even opened.
+/// is not even opened; nor is a file with several names, which SQLite would give a log for each.
 fn itself(path: &Path) -> Result<PathBuf, Error> {
     // Where it cannot be found out, opening says why.
     let Ok(found) = fs::canonicalize(path) else { return Ok(path.to_owned()) };
     let about = fs::metadata(&found).map_err(file("look at", path))?;
-    if about.is_file() { Ok(found) } else { Err(Error::Foreign(path.to_owned())) }
+    match about.nlink() {
+        _ if !about.is_file() => Err(Error::Foreign(path.to_owned())),
+        1 => Ok(found),
+        names => Err(Error::Linked { path: path.to_owned(), names }),
+    }
 }
 
 /// Does a tool's work in one short transaction that takes its turn at once; an error undoes it.

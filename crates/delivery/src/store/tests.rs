@@ -309,6 +309,21 @@ async fn what_is_no_file_is_not_even_opened_and_a_link_leads_to_the_store_that_i
 }
 
 #[tokio::test]
+async fn a_file_with_two_names_is_refused_under_each() {
+    let (folder, other) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let (path, second) = (folder.path().join("store.db"), other.path().join("store.db"));
+    let store = open_in(&folder).unwrap();
+    fs::hard_link(&path, &second).unwrap();
+    assert!(matches!(open_in(&other), Err(Error::Linked { names: 2, .. })));
+    assert!(matches!(open_beside(&second, &[NOTES]), Err(Error::Linked { .. })));
+    assert_eq!(fs::read_dir(other.path()).unwrap().count(), 1, "nothing is made beside it");
+    store.close().await;
+    assert!(matches!(open_in(&folder), Err(Error::Linked { .. })));
+    fs::remove_file(&second).unwrap();
+    drop(open_in(&folder).unwrap());
+}
+
+#[tokio::test]
 async fn a_tool_makes_no_store_and_does_not_blame_the_disk_for_what_it_waits_for() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("store.db");
