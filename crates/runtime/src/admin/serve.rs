@@ -1,7 +1,7 @@
 //! Serving HTTP to whoever connects, within limits.
 
+use std::collections::VecDeque;
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -13,13 +13,13 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-/// Probes, scrapers and some people's browsers; beyond that, a client waits in the kernel's queue.
+/// Probes, scrapers and some people's browsers. Beyond that the oldest connection makes room for the newest, so that
+/// clients which hold theirs and ask nothing keep no probe waiting.
 const MAX_CONNECTIONS: usize = 128;
 /// How long a client may take to send a request's head, and stay silent between two requests.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -44,21 +44,17 @@ pub(super) async fn serve(listener: TcpListener, router: Router, token: Cancella
         .fallback(async || (StatusCode::NOT_FOUND, "not found, / lists what there is\n"))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .layer(from_fn(bounded));
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
+    let mut oldest_first = VecDeque::new();
     let mut refused = false;
-    while let Some(Ok(place)) = token.run_until_cancelled(Arc::clone(&places).acquire_owned()).await {
-        match token.run_until_cancelled(listener.accept()).await {
-            None => break,
-            Some(Ok((stream, _))) => {
+    while let Some(accepted) = token.run_until_cancelled(listener.accept()).await {
+        match accepted {
+            Ok((stream, _)) => {
                 refused = false;
-                let (router, token) = (router.clone(), token.clone());
-                connections.spawn(async move {
-                    connection(stream, router, token).await;
-                    drop(place);
-                });
+                make_room(&mut oldest_first);
+                oldest_first.push_back(connections.spawn(connection(stream, router.clone(), token.clone())));
             }
-            Some(Err(error)) => {
+            Err(error) => {
                 if !std::mem::replace(&mut refused, true) {
                     warn!(%error, "admin server can't accept a connection");
                 }
@@ -69,6 +65,15 @@ pub(super) async fn serve(listener: TcpListener, router: Router, token: Cancella
     }
     drop(listener);
     while connections.join_next().await.is_some() {}
+}
+
+fn make_room(oldest_first: &mut VecDeque<AbortHandle>) {
+    oldest_first.retain(|connection| !connection.is_finished());
+    while oldest_first.len() >= MAX_CONNECTIONS {
+        if let Some(oldest) = oldest_first.pop_front() {
+            oldest.abort();
+        }
+    }
 }
 
 async fn connection(stream: TcpStream, router: Router, token: CancellationToken) {

@@ -208,14 +208,17 @@ async fn an_answer_that_takes_too_long_is_given_up() {
     assert_eq!(fetch(server.health, "/never").await, (503, "the answer took too long\n".to_owned()));
 }
 
-#[tokio::test(start_paused = true)]
-async fn idle_clients_give_their_places_back() {
+#[tokio::test]
+async fn clients_that_ask_nothing_keep_no_probe_waiting() {
     let server = one_listener(&Health::new()).await;
     let mut idle = Vec::new();
     for _ in 0..200 {
         idle.push(TcpStream::connect(server.health).await.unwrap());
     }
-    assert_eq!(fetch(server.health, "/healthz").await.0, 200);
+    let probe = timeout(Duration::from_secs(5), fetch(server.health, "/healthz"));
+    assert_eq!(probe.await.expect("an answer well before the silent are hung up on").0, 200);
+    let closed = timeout(Duration::from_secs(5), idle[0].read(&mut [0])).await.expect("the oldest made room");
+    assert_eq!(closed.unwrap(), 0);
 }
 
 #[tokio::test]
