@@ -41,6 +41,7 @@ pub mod config;
 pub mod crypto;
 pub mod duration;
 pub mod error;
+pub mod file;
 pub mod health;
 pub mod http;
 pub mod metrics;

@@ -5,7 +5,7 @@
 //! systems that hold secrets never waits; so there is no task, no watch, and it may be called from async code.
 
 use std::fmt;
-use std::fs::{self, File, Metadata};
+use std::fs::Metadata;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::clock;
+use crate::file::open_regular;
 
 /// A token is a few KiB; a path that was mistyped may lead to anything.
 const MAX_SECRET_BYTES: u64 = 64 * 1024;
@@ -121,11 +122,7 @@ impl SecretSource {
 
 fn read(path: &Path) -> Result<Reading, Error> {
     let failed = |source| Error::Read { path: path.to_owned(), source };
-    // Opening a pipe waits for whoever writes to it, and with it the whole process.
-    if !fs::metadata(path).map_err(failed)?.is_file() {
-        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
-    }
-    let mut file = File::open(path).map_err(failed)?;
+    let mut file = open_regular(path).map_err(failed)?;
     // The open file's own stamp, not the path's: the link may move between two looks.
     let metadata = file.metadata().map_err(failed)?;
     let mut text = String::new();
@@ -152,7 +149,7 @@ impl fmt::Debug for SecretSource {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::{self, File};
     use std::os::unix::fs::symlink;
 
     use secrecy::ExposeSecret;

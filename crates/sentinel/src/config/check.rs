@@ -1,6 +1,5 @@
 //! Checks what was read: raw in, checked out, every problem told at its place.
 
-use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +12,7 @@ use url::Url;
 use watchfire_runtime::chain;
 use watchfire_runtime::config::{Env, Origin, Problems};
 use watchfire_runtime::duration::GoDuration;
+use watchfire_runtime::file::open_regular;
 use watchfire_runtime::secret::SecretSource;
 use watchfire_runtime::telemetry::{LogFormat, LogOutput};
 
@@ -324,7 +324,7 @@ fn one_header(name: &str, value: &RawHeader, env: &Env) -> Result<(HeaderName, S
 
 fn authorities(path: &Path, report: &mut Report<'_>) -> Option<Vec<Certificate>> {
     let mut pem = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(MAX_AUTHORITIES + 1).read_to_end(&mut pem));
+    let read = open_regular(path).and_then(|file| file.take(MAX_AUTHORITIES + 1).read_to_end(&mut pem));
     let found = match read {
         Ok(bytes) if bytes as u64 > MAX_AUTHORITIES => Err("it is larger than 4 MiB, is the path right?".to_owned()),
         Ok(_) => Certificate::from_pem_bundle(&pem).map_err(|error| chain(&error)),

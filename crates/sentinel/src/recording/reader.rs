@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use flate2::bufread::GzDecoder;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use watchfire_runtime::file::open_regular;
 
 use super::writer::segments;
 use super::{Error, Fate, Header, Line, VERSION, name};
@@ -213,7 +214,7 @@ impl Segment {
     fn open(path: &Path, text: &mut String) -> Result<(Self, Header), Error> {
         let file = name(path);
         let failed = |source| Error::Read { file: file.clone(), source };
-        let handle = File::open(path).map_err(failed)?;
+        let handle = open_regular(path).map_err(failed)?;
         if handle.metadata().map_err(failed)?.len() == 0 {
             return Err(Error::Empty { file });
         }
