@@ -21,11 +21,13 @@ pub mod broker;
 mod check;
 mod comments;
 mod decision;
+mod finite;
 mod form;
 pub mod hyperfleet;
 mod migrate;
 pub mod raw;
 mod rules;
+mod selector;
 pub mod setting;
 mod show;
 

@@ -18,13 +18,12 @@ use watchfire_runtime::telemetry::{LogFormat, LogOutput};
 
 use super::raw::{RawApi, RawConfig, RawDecision, RawHeader, RawPolicy, RawSelector, Republish};
 use super::setting::{Overrides, RawProcess, TOPIC, Whole};
-use super::{Form, Process, Reading, SentinelConfig, rules};
+use super::{Form, Process, Reading, SentinelConfig, rules, selector};
 use crate::api::ApiConfig;
 use crate::api::paging::PAGE_SIZE;
 use crate::decision::MaxAge;
 use crate::expression::Expression;
 use crate::payload::{Leaves, Payload};
-use crate::selector::{Operator, Requirement, Selector};
 
 /// What today's HyperFleet takes as a page size.
 const MAX_PAGE_SIZE: usize = 500;
@@ -52,7 +51,7 @@ impl Report<'_> {
         self.problems.warn(self.origin(key), message);
     }
 
-    fn take<T, E: std::error::Error>(&mut self, key: &str, result: Result<T, E>) -> Option<T> {
+    pub(super) fn take<T, E: std::error::Error>(&mut self, key: &str, result: Result<T, E>) -> Option<T> {
         self.problems.take(self.origin(key), result)
     }
 
@@ -116,7 +115,7 @@ fn sentinel(raw: &RawConfig, env: &Env, report: &mut Report<'_>) -> Option<Senti
         report.warn("max_age_not_ready", message);
     }
     let api = api(raw.hyperfleet_api.as_ref(), env, report);
-    let selector = selector(raw.resource_selector.as_ref(), report);
+    let selector = selector::check(raw.resource_selector.as_ref(), report);
     let decision = raw.decision.unwrap_or_else(|| RawPolicy::implied_by(raw.message_decision.as_ref()));
     // Paths and templates are understood there too: they begin as no expression does.
     let expressions = decision == RawPolicy::Expression || report.form == Form::HyperFleet;
@@ -280,6 +279,11 @@ fn headers(api: &RawApi, env: &Env, report: &mut Report<'_>) -> Option<Vec<(Head
     for (written, value) in api.headers.iter().flatten() {
         let key = format!("hyperfleet_api.headers.{written}");
         match one_header(written, value, env) {
+            Ok((name, _)) if headers.iter().any(|(known, _)| *known == name) => {
+                let message = "stands twice: the names of headers differ by more than capitals; leave one of them out";
+                report.push(&key, message);
+                sound = false;
+            }
             Ok((name, source)) => {
                 if let RawHeader::Text(_) = value
                     && ["token", "secret", "password", "key"].iter().any(|part| written.to_lowercase().contains(part))
@@ -360,64 +364,6 @@ fn expression(
             None
         }
     }
-}
-
-fn selector(raw: Option<&RawSelector>, report: &mut Report<'_>) -> Option<Selector> {
-    let built = match raw {
-        None => Ok(Selector::default()),
-        Some(RawSelector::Pairs(pairs)) => {
-            let mut whole = true;
-            for (index, pair) in pairs.iter().enumerate() {
-                for (name, given) in [("label", pair.label.is_some()), ("value", pair.value.is_some())] {
-                    if !given {
-                        let example = "an entry is a pair, for example label: region and value: us-east";
-                        report.push(&format!("resource_selector.{index}"), format!("{name} is missing; {example}"));
-                        whole = false;
-                    }
-                }
-            }
-            if !whole {
-                return None;
-            }
-            let text = |text: &Option<String>| text.clone().unwrap_or_default();
-            let pairs: Vec<_> = pairs.iter().map(|pair| (text(&pair.label), text(&pair.value))).collect();
-            Selector::from_pairs(pairs.iter().map(|(label, value)| (label.as_str(), value.as_str())))
-        }
-        Some(RawSelector::Kubernetes(raw)) => {
-            let labels = raw
-                .match_labels
-                .iter()
-                .map(|(key, value)| Requirement { key: key.clone(), operator: Operator::In(vec![value.clone()]) });
-            let mut requirements: Vec<_> = labels.collect();
-            for (index, expression) in raw.match_expressions.iter().enumerate() {
-                let values = expression.values.clone();
-                let operator = match expression.operator.as_str() {
-                    "In" => Operator::In(values),
-                    "NotIn" => Operator::NotIn(values),
-                    "Exists" | "DoesNotExist" if !values.is_empty() => {
-                        let key = format!("resource_selector.matchExpressions.{index}.values");
-                        report.push(&key, format!("{} takes no values", expression.operator));
-                        return None;
-                    }
-                    "Exists" => Operator::Exists,
-                    "DoesNotExist" => Operator::DoesNotExist,
-                    other => {
-                        let key = format!("resource_selector.matchExpressions.{index}.operator");
-                        report.push(&key, format!("{other:?} is not In, NotIn, Exists or DoesNotExist"));
-                        return None;
-                    }
-                };
-                requirements.push(Requirement { key: expression.key.clone(), operator });
-            }
-            Selector::new(requirements)
-        }
-    };
-    let selector = report.take("resource_selector", built)?;
-    if let Some(label) = selector.contradiction() {
-        let message = format!("nothing can match: the requirements for label {label:?} contradict each other");
-        report.warn("resource_selector", message);
-    }
-    Some(selector)
 }
 
 fn payload(raw: Option<&Value>, leaves: Leaves, report: &mut Report<'_>) -> Option<Payload> {

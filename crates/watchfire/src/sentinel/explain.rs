@@ -11,16 +11,15 @@ use axum::routing::get;
 use axum::{Json, Router};
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use jiff::{SignedDuration, Timestamp};
-use watchfire_runtime::clock;
-use watchfire_runtime::config::Env;
+use watchfire_runtime::config::{ConfigError, Env};
+use watchfire_runtime::{clock, one_line};
 use watchfire_sentinel::decision::Explanation;
 use watchfire_sentinel::explain::{Adapter, Answer, Evaluated, Explainer, Inputs, Outcome, Part, ask};
 
-use super::plain;
 use crate::cli::Format;
 use crate::cli::sentinel::ExplainArgs;
 use crate::config;
-use crate::failure::{Failure, say};
+use crate::failure::{Failure, say, tell};
 
 const USAGE: &str = "GET /sentinel/explain/{id} says why a resource is, or is not, published; it is read-only\n";
 
@@ -73,28 +72,41 @@ pub(super) async fn run(args: &ExplainArgs, env: &Env) -> Result<(), Failure> {
     let answer = if let Some(server) = &args.server {
         ask(server, &args.id).await.context("explain")?
     } else {
-        let config = Arc::new(config::sentinel(&args.config, env)?);
-        Explainer::new(config).context("make the API client")?.explain(&args.id, clock::now()).await
+        let config = config::sentinel(&args.config, env).map_err(|error| unnamed(error, &args.id))?;
+        Explainer::new(Arc::new(config)).context("make the API client")?.explain(&args.id, clock::now()).await
     };
     if args.output.format == Format::Json {
         say(&serde_json::to_string_pretty(&answer).context("print the explanation")?)?;
     }
     match answer.outcome {
         Outcome::Due | Outcome::NotDue | Outcome::NotSelected => match args.output.format {
-            Format::Text => say(&text(&answer)),
+            Format::Text => tell(&text(&answer)),
             Format::Json => Ok(()),
         },
         Outcome::Unreadable | Outcome::NotFound | Outcome::ApiFailed | Outcome::NoId | Outcome::Busy => {
             let last = last_event(&answer).map(|last| format!("; its last event: {last}")).unwrap_or_default();
-            Err(Failure::Failed(anyhow!("explain {}: {}{last}", plain(&answer.id), plain(&answer.verdict))))
+            Err(Failure::Failed(anyhow!("explain {}: {}{last}", one_line(&answer.id), one_line(&answer.verdict))))
         }
     }
+}
+
+/// Says whom one can ask, where nobody was named.
+fn unnamed(error: ConfigError, id: &str) -> Failure {
+    if !config::is_default_missing(&error) {
+        return error.into();
+    }
+    let asked = format!(
+        "explain {}: name a running sentinel with --server URL, which knows its own events, or a sentinel's file with \
+         --config FILE, whose API is asked",
+        one_line(id)
+    );
+    Failure::Configuration(anyhow::Error::new(error).context(asked))
 }
 
 fn text(answer: &Answer) -> String {
     let kind = answer.inputs.as_ref().map(|inputs| inputs.kind.as_str()).filter(|kind| !kind.is_empty());
     let kind = kind.unwrap_or(&answer.resource_type);
-    let mut text = format!("{} {}: {}\n\n", plain(kind), plain(&answer.id), plain(&answer.verdict));
+    let mut text = format!("{} {}: {}\n\n", one_line(kind), one_line(&answer.id), one_line(&answer.verdict));
     let last = last_event(answer).unwrap_or_else(|| {
         let unknown = "not known: only the API was asked; --server URL asks the running sentinel";
         if answer.from_memory { "none that this process remembers" } else { unknown }.to_owned()
@@ -117,7 +129,7 @@ fn last_event(answer: &Answer) -> Option<String> {
     let ago = ago(fate.at, answer.now);
     let became = match &fate.refused {
         None => format!("confirmed {ago}"),
-        Some(why) => format!("not confirmed {ago}: {};", plain(why)),
+        Some(why) => format!("not confirmed {ago}: {};", one_line(why)),
     };
     Some(format!("{became}, {}, event {}", fate.reason, fate.id))
 }
@@ -198,7 +210,7 @@ fn rules(text: &mut String, decision: &Explanation) {
 
 fn line(text: &mut String, what: &str, value: &str) {
     // Writing to a String cannot fail.
-    let _infallible = writeln!(text, "{:<23} {}", plain(what), plain(value));
+    let _infallible = writeln!(text, "{:<23} {}", one_line(what), one_line(value));
 }
 
 fn number(number: Option<i64>) -> String {
