@@ -356,7 +356,12 @@ fn expression(
         return None;
     }
     match super::decision::compile(raw, max_age?) {
-        Ok(expression) => Some(Arc::new(expression)),
+        Ok(expression) => {
+            for doubt in expression.doubts() {
+                report.warn(&format!("message_decision.{}", doubt.part.key()), doubt.to_string());
+            }
+            Some(Arc::new(expression))
+        }
         Err(found) => {
             for (key, message) in found {
                 report.push(&format!("message_decision.{key}"), message);
@@ -369,7 +374,12 @@ fn expression(
 fn payload(raw: Option<&Value>, leaves: Leaves, report: &mut Report<'_>) -> Option<Payload> {
     let Some(raw) = raw.filter(|raw| !raw.is_null()) else { return Some(Payload::default_payload()) };
     match Payload::compile(raw, leaves) {
-        Ok(payload) => Some(payload),
+        Ok(payload) => {
+            for (field, doubt) in payload.doubts() {
+                report.warn(&format!("message_data.{field}"), format!("expression: {doubt}"));
+            }
+            Some(payload)
+        }
         Err(errors) => {
             for error in errors {
                 report.push(&error.field, error.problem.to_string());

@@ -371,3 +371,24 @@ fn what_is_migrated_and_refused_is_noted_as_that() {
     assert!(notes.contains("`config check` refuses this: a.yaml:5:16: message_data.id: "), "{notes}");
     assert_eq!(migrate(&Text::new("a.yaml", MINIMAL), None, &Env::default()).unwrap().notes, Vec::<String>::new());
 }
+
+#[test]
+fn expressions_that_can_only_fail_are_refused_or_warned_about() {
+    let only = format!("{MINIMAL}message_decision:\n  params:\n    - {{name: a, expr: 1 / 0}}\n  result: a > 0\n");
+    let said = refused(&only).join("\n");
+    assert!(
+        said.starts_with("sentinel.yaml:6:17: message_decision.params[0].expr: param a, line 1, column 1: a division"),
+        "{said}"
+    );
+    let part = "message_decision:\n  result: resource.id == \"a\" && 1 / 0 > 0\nmessage_data:\n  id: .id\n  x: {z: 'resource.id == \"a\" ? 1 : 1 / 0'}\n";
+    let (_, warnings) = load(&format!("{MINIMAL}{part}"), &Env::default()).unwrap();
+    let places: Vec<_> = warnings.iter().map(|it| it.split(", ").next().unwrap()).collect();
+    assert_eq!(
+        places,
+        [
+            "sentinel.yaml:5:3: message_decision.result: result",
+            "sentinel.yaml:8:7: message_data.x.z: expression: line 1"
+        ]
+    );
+    assert!(warnings.iter().all(|it| it.contains("a division by zero")), "{warnings:?}");
+}
