@@ -16,7 +16,6 @@ use watchfire_runtime::tasks::{Stage, Tasks};
 use watchfire_runtime::telemetry::{LogConfig, Telemetry};
 use watchfire_runtime::{Admin, AdminConfig, chain, crypto, metrics, parse_bind_address, roots};
 use watchfire_sentinel::config::Process;
-use watchfire_sentinel::explain::Explainer;
 use watchfire_sentinel::metrics::{Families, Shard};
 use watchfire_sentinel::{Ceiling, Sentinel, SentinelConfig, api};
 
@@ -105,16 +104,16 @@ async fn serve_all(
     let ceiling = Ceiling::lowest(several.iter().map(|named| named.loaded.sentinel.max_events_per_second));
     let ceiling = ceiling.map(Arc::new);
     let alone = several.len() == 1;
-    let mut explainers = Vec::new();
+    let mut asked = Vec::new();
     for named in several {
         // What there is one of keeps its plain name.
         let name = named.name.filter(|_| !alone);
         let health = name.as_deref().map_or_else(|| health.clone(), |name| health.of(name));
         let parts =
             Parts { families: &families, health: &health, admin: &admin, env, ceiling: ceiling.as_ref(), record };
-        explainers.push(start(named.loaded, name.as_deref(), &parts, &mut brokers, &mut tasks).await?);
+        asked.push(start(named.loaded, name.as_deref(), &parts, &mut brokers, &mut tasks).await?);
     }
-    let admin = admin.route("/sentinel/explain", explain::pages(explainers));
+    let admin = admin.route("/sentinel/explain", explain::pages(asked));
     tasks.essential_at(Stage::Admin, "admin", admin.run(tasks.stage_token(Stage::Admin)));
     tasks.drain(health);
     Ok(tasks.run(args.grace_period.get()).await.context("run the sentinel")?)
@@ -137,7 +136,7 @@ async fn start(
     parts: &Parts<'_>,
     brokers: &mut Brokers<'_>,
     tasks: &mut Tasks,
-) -> Result<Explainer, Failure> {
+) -> Result<explain::Asked, Failure> {
     for warning in &loaded.warnings {
         warn!(%warning, sentinel = name, "legal, but probably not meant");
     }
@@ -175,8 +174,9 @@ async fn start(
         sentinel = sentinel.record(recorder);
     }
     let explainer = sentinel.explainer().context("make the API client")?;
+    let asked = explain::Asked { explainer, store: sink.store };
     tasks.essential("sentinel", sentinel.run(tasks.token()));
-    Ok(explainer)
+    Ok(asked)
 }
 
 /// Sets up logs and traces as the configuration says.

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use axum::extract::{Path, State};
@@ -11,10 +12,13 @@ use axum::routing::get;
 use axum::{Json, Router};
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use jiff::{SignedDuration, Timestamp};
+use watchfire_delivery::outbox::{self, Entry};
+use watchfire_delivery::store::Store;
 use watchfire_runtime::config::{ConfigError, Env};
 use watchfire_runtime::{clock, one_line};
 use watchfire_sentinel::decision::Explanation;
-use watchfire_sentinel::explain::{Adapter, Answer, Evaluated, Explainer, Inputs, Outcome, Part, ask};
+use watchfire_sentinel::event::SOURCE;
+use watchfire_sentinel::explain::{Adapter, Answer, Delivery, Evaluated, Explainer, Inputs, Outcome, Part, ask};
 
 use crate::cli::Format;
 use crate::cli::sentinel::ExplainArgs;
@@ -23,15 +27,44 @@ use crate::failure::{Failure, say, tell};
 
 const USAGE: &str = "GET /sentinel/explain/{id} says why a resource is, or is not, published; it is read-only\n";
 
+/// How long the store may take; the page that asks is given up after ten seconds, of which the API may take eight.
+const STORE_PATIENCE: Duration = Duration::from_secs(1);
+
 /// The pages of a process with these sentinels: one question, one request to each one's API, all at the same time: one that
 /// takes long leaves no time for another.
-pub(super) fn pages(explainers: Vec<Explainer>) -> Router {
-    Router::new().route("/", get(async || USAGE)).route("/{id}", get(answer)).with_state(Arc::new(explainers))
+pub(super) fn pages(sentinels: Vec<Asked>) -> Router {
+    Router::new().route("/", get(async || USAGE)).route("/{id}", get(answer)).with_state(Arc::new(sentinels))
 }
 
-async fn answer(State(explainers): State<Arc<Vec<Explainer>>>, Path(id): Path<String>) -> Response {
+/// A sentinel of this process, and where its broker keeps what it delivers, if that is the embedded one.
+pub(super) struct Asked {
+    pub(super) explainer: Explainer,
+    pub(super) store: Option<Store>,
+}
+
+impl Asked {
+    async fn explain(&self, id: &str, now: Timestamp) -> Answer {
+        let mut answer = self.explainer.explain(id, now).await;
+        if let (Some(store), Some(event)) = (&self.store, &answer.last_event) {
+            let id = event.id.clone();
+            let reading = store.read(move |connection| outbox::of_event(connection, SOURCE, &id));
+            // A store that is busy or fails is told by /readyz; the answer is worth having without it.
+            if let Ok(Ok(entries)) = tokio::time::timeout(STORE_PATIENCE, reading).await {
+                answer.deliveries = entries.into_iter().map(delivery).collect();
+            }
+        }
+        answer
+    }
+}
+
+fn delivery(entry: Entry) -> Delivery {
+    let Entry { sink, state, attempts, reason, changed, .. } = entry;
+    Delivery { subscriber: sink, state: state.as_str().to_owned(), attempts, reason, changed }
+}
+
+async fn answer(State(sentinels): State<Arc<Vec<Asked>>>, Path(id): Path<String>) -> Response {
     let now = clock::now();
-    let mut asked: FuturesOrdered<_> = explainers.iter().map(|explainer| explainer.explain(&id, now)).collect();
+    let mut asked: FuturesOrdered<_> = sentinels.iter().map(|sentinel| sentinel.explain(&id, now)).collect();
     let mut answers = Vec::new();
     while let Some(answer) = asked.next().await {
         let knows = rank(answer.outcome) == 0;
@@ -112,6 +145,13 @@ fn text(answer: &Answer) -> String {
         if answer.from_memory { "none that this process remembers" } else { unknown }.to_owned()
     });
     line(&mut text, "last event", &last);
+    for Delivery { subscriber, state, attempts, reason, changed } in &answer.deliveries {
+        let attempts = if *attempts == 1 { "1 attempt".to_owned() } else { format!("{attempts} attempts") };
+        let why = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        let ago = ago(*changed, answer.now);
+        let way_out = if state == "dead" { "; `watchfire outbox retry` sends it again" } else { "" };
+        line(&mut text, "  to a subscriber", &format!("{subscriber}: {state} {ago}, {attempts}{why}{way_out}"));
+    }
     if let Some(event) = &answer.event {
         line(&mut text, "the event that is due", event);
     }
