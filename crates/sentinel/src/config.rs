@@ -17,6 +17,7 @@ use crate::expression::Expression;
 use crate::payload::Payload;
 use crate::selector::Selector;
 
+mod api;
 pub mod broker;
 mod check;
 mod comments;
