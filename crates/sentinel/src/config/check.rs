@@ -90,15 +90,7 @@ fn process(raw: &RawProcess, report: &mut Report<'_>) -> Option<Process> {
 fn sentinel(raw: &RawConfig, env: &Env, report: &mut Report<'_>) -> Option<SentinelConfig> {
     let resource_type = resource_type(raw.resource_type.as_deref(), report);
     let poll_interval = positive("poll_interval", raw.poll_interval, 5, report);
-    let not_ready = positive("max_age_not_ready", raw.max_age_not_ready, 10, report);
-    let ready = positive("max_age_ready", raw.max_age_ready, 30 * 60, report);
-    if let (Some(not_ready), Some(ready)) = (not_ready, ready)
-        && not_ready > ready
-    {
-        let message =
-            "longer than max_age_ready: resources that are not ready are looked at less often than those that are";
-        report.warn("max_age_not_ready", message);
-    }
+    let max_age = max_age(raw, report);
     let api = api::check(raw.hyperfleet_api.as_ref(), env, report);
     let selector = selector::check(raw.resource_selector.as_ref(), report);
     let decision = raw.decision.unwrap_or_else(|| RawPolicy::implied_by(raw.message_decision.as_ref()));
@@ -106,36 +98,18 @@ fn sentinel(raw: &RawConfig, env: &Env, report: &mut Report<'_>) -> Option<Senti
     let expressions = decision == RawPolicy::Expression || report.form == Form::HyperFleet;
     let leaves = if expressions { Leaves::Mixed } else { Leaves::Paths };
     let payload = payload(raw.message_data.as_ref(), leaves, report);
-    let max_age = ready.zip(not_ready).map(|(ready, not_ready)| MaxAge { ready, not_ready });
     let expression = expression(decision, raw.message_decision.as_ref(), max_age.as_ref(), report);
     let republish = raw.republish.unwrap_or(match raw.message_decision {
         Some(_) => Republish::Always,
         None => Republish::InFlight,
     });
     let unused = rules::unused(decision, republish);
-    let rules = max_age.and_then(|max_age| rules::check(raw, decision, unused, max_age, report));
+    let rules = rules::check(raw, decision, unused, max_age, report);
     let max_events_per_second = rules::check_ceiling(raw.max_events_per_second, report);
-    let (api, effective_api) = api.unzip();
-    let in_effect = |key| rules.filter(|_| !unused.contains(&key));
-    let effective = RawConfig {
-        resource_type: resource_type.clone(),
-        poll_interval: poll_interval.map(GoDuration::new),
-        max_age_not_ready: not_ready.map(GoDuration::new),
-        max_age_ready: ready.map(GoDuration::new),
-        refresh_spread: in_effect("refresh_spread").map(|rules| format!("{}%", rules.refresh_spread.percent())),
-        no_progress_after: in_effect("no_progress_after").map(|rules| GoDuration::new(rules.no_progress.after)),
-        max_age_no_progress: in_effect("max_age_no_progress").map(|rules| GoDuration::new(rules.no_progress.max_age)),
-        max_events_per_second: raw.max_events_per_second,
-        resource_selector: Some(raw.resource_selector.clone().unwrap_or(RawSelector::Pairs(Vec::new()))),
-        hyperfleet_api: effective_api,
-        message_data: raw.message_data.clone(),
-        decision: Some(decision),
-        message_decision: raw.message_decision.clone(),
-        republish: Some(republish),
-    };
-    Some(SentinelConfig {
+    let (api, effective_api) = api?;
+    let mut config = SentinelConfig {
         form: report.form,
-        api: ApiConfig { resource_type: resource_type?, ..api? },
+        api: ApiConfig { resource_type: resource_type?, ..api },
         poll_interval: poll_interval?,
         rules: rules?,
         expression,
@@ -143,8 +117,41 @@ fn sentinel(raw: &RawConfig, env: &Env, report: &mut Report<'_>) -> Option<Senti
         republish,
         selector: selector?,
         payload: Arc::new(payload?),
-        effective,
-    })
+        effective: RawConfig::default(),
+    };
+    config.effective =
+        RawConfig { hyperfleet_api: Some(effective_api), decision: Some(decision), ..effective(raw, &config, unused) };
+    Some(config)
+}
+
+fn max_age(raw: &RawConfig, report: &mut Report<'_>) -> Option<MaxAge> {
+    let not_ready = positive("max_age_not_ready", raw.max_age_not_ready, 10, report);
+    let ready = positive("max_age_ready", raw.max_age_ready, 30 * 60, report);
+    let max_age = MaxAge { ready: ready?, not_ready: not_ready? };
+    if max_age.not_ready > max_age.ready {
+        let message =
+            "longer than max_age_ready: resources that are not ready are looked at less often than those that are";
+        report.warn("max_age_not_ready", message);
+    }
+    Some(max_age)
+}
+
+/// The file with its defaults filled in, but for what only the checks know.
+fn effective(raw: &RawConfig, config: &SentinelConfig, unused: &[&str]) -> RawConfig {
+    let rules = &config.rules;
+    let in_effect = |key| Some(rules).filter(|_| !unused.contains(&key));
+    RawConfig {
+        resource_type: Some(config.api.resource_type.clone()),
+        poll_interval: Some(GoDuration::new(config.poll_interval)),
+        max_age_not_ready: Some(GoDuration::new(rules.max_age.not_ready)),
+        max_age_ready: Some(GoDuration::new(rules.max_age.ready)),
+        refresh_spread: in_effect("refresh_spread").map(|rules| format!("{}%", rules.refresh_spread.percent())),
+        no_progress_after: in_effect("no_progress_after").map(|rules| GoDuration::new(rules.no_progress.after)),
+        max_age_no_progress: in_effect("max_age_no_progress").map(|rules| GoDuration::new(rules.no_progress.max_age)),
+        resource_selector: Some(raw.resource_selector.clone().unwrap_or(RawSelector::Pairs(Vec::new()))),
+        republish: Some(config.republish),
+        ..raw.clone()
+    }
 }
 
 pub(super) fn positive(
@@ -188,7 +195,12 @@ fn expression(
         }
         return None;
     }
-    match super::decision::compile(raw, max_age?) {
+    // What is written is looked at whatever the ages.
+    let compiled = match raw {
+        Some(raw) => super::decision::compile(raw),
+        None => super::decision::built_in(max_age?),
+    };
+    match compiled {
         Ok(expression) => {
             for doubt in expression.doubts() {
                 report.warn(&format!("message_decision.{}", doubt.part.key()), doubt.to_string());

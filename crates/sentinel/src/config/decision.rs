@@ -5,11 +5,20 @@ use crate::expression::{Expression, Problem};
 
 use super::RawDecision;
 
-/// Compiles what is written, else what is built in; each problem with its key below `message_decision`.
-pub(super) fn compile(raw: Option<&RawDecision>, max_age: &MaxAge) -> Result<Expression, Vec<(String, String)>> {
-    let of = |problem: &Problem| (problem.part.key(), problem.to_string());
-    let told = |problems: Vec<Problem>| problems.iter().map(of).collect();
-    let Some(raw) = raw else { return Expression::built_in(max_age).map_err(told) };
+/// Messages, each with its key below `message_decision`.
+type Told = Vec<(String, String)>;
+
+/// Compiles what is built in.
+pub(super) fn built_in(max_age: &MaxAge) -> Result<Expression, Told> {
+    Expression::built_in(max_age).map_err(told)
+}
+
+fn told(problems: Vec<Problem>) -> Told {
+    problems.into_iter().map(|problem| (problem.part.key(), problem.to_string())).collect()
+}
+
+/// Compiles what is written.
+pub(super) fn compile(raw: &RawDecision) -> Result<Expression, Told> {
     let mut missing = Vec::new();
     let mut params = Vec::new();
     for (index, param) in raw.params.iter().flatten().enumerate() {
@@ -39,10 +48,8 @@ mod tests {
     use super::super::RawParam;
     use super::*;
 
-    const MAX_AGE: MaxAge = MaxAge { ready: Duration::from_mins(30), not_ready: Duration::from_secs(10) };
-
     fn keys(raw: &RawDecision) -> Vec<String> {
-        compile(Some(raw), &MAX_AGE).unwrap_err().into_iter().map(|(key, _)| key).collect()
+        compile(raw).unwrap_err().into_iter().map(|(key, _)| key).collect()
     }
 
     fn param(name: &str, expr: &str) -> RawParam {
@@ -68,7 +75,7 @@ mod tests {
     #[test]
     fn what_is_built_in_compiles_with_any_age() {
         for age in [Duration::from_nanos(1), Duration::from_millis(1_500), Duration::from_hours(24 * 365 * 200)] {
-            assert!(compile(None, &MaxAge { ready: age, not_ready: age }).is_ok(), "{age:?}");
+            assert!(built_in(&MaxAge { ready: age, not_ready: age }).is_ok(), "{age:?}");
         }
     }
 }

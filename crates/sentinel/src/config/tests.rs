@@ -392,3 +392,13 @@ fn expressions_that_can_only_fail_are_refused_or_warned_about() {
     );
     assert!(warnings.iter().all(|it| it.contains("a division by zero")), "{warnings:?}");
 }
+
+#[test]
+fn one_age_that_is_wrong_hides_nothing_of_what_goes_by_it() {
+    let said = refused(&format!(
+        "{MINIMAL}max_age_ready: 0s\nrefresh_spread: 90%\nno_progress_after: 0s\nmax_age_no_progress: 1h\n\
+         message_decision:\n  result: 1 +\n"
+    ));
+    let keys: Vec<_> = said.iter().map(|line| line.split(": ").nth(1).unwrap()).collect();
+    assert_eq!(keys, ["max_age_ready", "refresh_spread", "no_progress_after", "message_decision.result"], "{said:#?}");
+}
