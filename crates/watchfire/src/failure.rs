@@ -1,7 +1,7 @@
 //! How a command ends when it does not end well: a message with its whole chain, and an exit code for scripts.
 
 use std::error::Error;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal as _, Write};
 use std::process::ExitCode;
 
 use watchfire_delivery::{sink, store};
@@ -65,9 +65,14 @@ pub(crate) fn tell(text: &str) -> Result<(), Failure> {
     say(&printable::lines(text))
 }
 
-/// Prints what a command was asked for, byte by byte: files, and what is made for programs. A closed pipe is not a failure: whoever reads has read enough.
+/// Prints what a command was asked for, byte by byte: files, and what is made for programs; but on a
+/// terminal nothing steers it. A closed pipe is not a failure: whoever reads has read enough.
 pub(crate) fn say(text: &str) -> Result<(), Failure> {
-    match writeln!(io::stdout().lock(), "{}", text.trim_end()) {
+    let mut stdout = io::stdout().lock();
+    let text = text.trim_end();
+    let written =
+        if stdout.is_terminal() { writeln!(stdout, "{}", printable::lines(text)) } else { writeln!(stdout, "{text}") };
+    match written {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Failure::Failed(anyhow::Error::from(error).context("write to standard output")))
         }
