@@ -41,7 +41,7 @@ fn of_pairs(pairs: &[RawPair], report: &mut Report<'_>) -> Vec<Option<Placed>> {
         for (name, given) in [("label", label.is_some()), ("value", value.is_some())] {
             if !given {
                 let example = "an entry is a pair, for example label: region and value: us-east";
-                report.push(&key, format!("{name} is missing; {example}"));
+                report.push(&format!("{key}.{name}"), format!("missing; {example}"));
             }
         }
         let twice = label.as_ref().filter(|label| !seen.insert(label.as_str()));

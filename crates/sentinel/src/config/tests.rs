@@ -77,7 +77,7 @@ fn every_problem_is_told_at_once_with_its_line() {
         "sentinel.yaml:1:1: poll_interval: must be longer than 0",
         "sentinel.yaml:2:1: resource_typ: unknown key",
         "sentinel.yaml:4:3: hyperfleet_api.endpoint: the scheme must be http or https",
-        "resource_selector[0]: value is missing",
+        "resource_selector[0].value: missing",
         "sentinel.yaml:9:3: message_data.id",
         "sentinel.yaml:10:3: message_data.x",
         "resource_type: missing",
@@ -150,7 +150,7 @@ fn selectors_that_cannot_be_meant_are_refused() {
     for (selector, part) in [
         ("[{label: '', value: x}]", "no name"),
         ("[{label: a, value: x}, {label: a, value: y}]", "twice"),
-        ("[{value: x}]", "label is missing"),
+        ("[{value: x}]", "label: missing"),
         ("[{label: a b, value: x}]", "not a label key"),
         ("{matchExpressions: [{key: a, operator: Near}]}", "Near"),
         ("{matchExpressions: [{key: a, operator: Exists, values: [x]}]}", "takes no values"),
@@ -277,7 +277,7 @@ fn every_fault_of_a_selector_is_told_at_its_place() {
     for part in [
         "sentinel.yaml:5:5: resource_selector[0]: \"-a\" is not a label key",
         "sentinel.yaml:7:5: resource_selector[2]: label \"c\" appears twice",
-        "sentinel.yaml:8:5: resource_selector[3]: label is missing",
+        "sentinel.yaml:8:5: resource_selector[3].label: missing",
         "sentinel.yaml:9:5: resource_selector[4]: \"/e\" is not a label value",
     ] {
         assert!(said.iter().any(|line| line.starts_with(part)), "{part}: {said:#?}");
@@ -337,6 +337,17 @@ message_data:
         "sentinel.yaml:18:16 poll_interval",
         "sentinel.yaml:21:3 message_data.weight",
     ];
+    assert_eq!(places, expected, "{said}");
+}
+
+#[test]
+fn a_half_of_a_pair_that_is_of_the_wrong_kind_is_not_missing() {
+    let text = "resource_type: a\nhyperfleet_api:\n  endpoint: http://a\nresource_selector:\n  - label: [a]\n    value: b\n\
+                message_decision:\n  params:\n    - name: a\n      expr: [x]\n  result: a\n";
+    let text = Text::new("a.yaml", text);
+    let said = read(&text, &Overrides::default(), &Env::default()).unwrap().problems.finish().unwrap_err().to_string();
+    let places: Vec<_> = said.lines().map(|line| line.split(": ").take(2).collect::<Vec<_>>().join(" ")).collect();
+    let expected = ["a.yaml:5:12 resource_selector[0].label", "a.yaml:10:13 message_decision.params[0].expr"];
     assert_eq!(places, expected, "{said}");
 }
 
