@@ -126,8 +126,8 @@ pub fn config(bytes: &[u8]) {
         Ok(reading) => finish(reading.problems, reading.sentinel.is_some()),
         Err(error) => assert!(!error.to_string().is_empty()),
     }
-    if let Ok(migrated) = config::migrate(&file, None) {
-        let again = config::migrate(&Text::new("migrated.yaml", migrated.text.as_str()), None);
+    if let Ok(migrated) = config::migrate(&file, None, &Env::default()) {
+        let again = config::migrate(&Text::new("migrated.yaml", migrated.text.as_str()), None, &Env::default());
         assert!(again.is_ok(), "what is migrated can be read: {}", migrated.text);
     }
     let mut problems = Problems::without_file();

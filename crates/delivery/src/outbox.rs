@@ -19,7 +19,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use crate::event::CloudEvent;
 use crate::store::{Error, Module, Tx};
 
-pub use inspect::{Changed, Entry, Filter, STEP, State, discard, events, last, list, retry, show};
+pub use inspect::{Changed, Entry, Filter, STEP, State, discard, events, last, list, of_event, retry, show};
 
 /// The outbox's tables, for [`Store::open`](crate::store::Store::open).
 pub const MODULE: Module = Module { name: "outbox", migrations: &[include_str!("outbox.sql")] };

@@ -11,8 +11,7 @@ mod problems;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -23,7 +22,7 @@ use serde::de::DeserializeOwned;
 pub use env::Env;
 pub use problems::{ConfigError, Origin, Problem, Problems, Warning};
 
-use locate::{Place, Source};
+use locate::{Part, Place, Rest, Source};
 
 /// A ConfigMap can't hold more, and nothing a person writes comes near.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
@@ -44,8 +43,10 @@ pub struct Document<T> {
     pub value: T,
     source: Arc<Source>,
     unknown: Vec<UnknownKey>,
-    /// Values that are not what their keys take; the fields have their defaults.
+    /// Values that are not what their keys take.
     mistyped: Vec<Problem>,
+    /// The keys that were read as if they, or something in them, were not there.
+    left_out: Vec<String>,
 }
 
 /// A key in the file that no field takes.
@@ -134,27 +135,28 @@ impl<T: DeserializeOwned> Document<T> {
             refused(name, place.map(|place| (String::new(), place)), message)
         })?;
         let mut mistyped: Vec<Problem> = Vec::new();
-        let mut text = Cow::Borrowed(text);
-        let (value, ignored) = loop {
-            let error = match deserialize(&text) {
-                Ok(read) => break read,
+        let mut ignored = BTreeSet::new();
+        let mut rest = Rest::of(text);
+        let value = loop {
+            // What is unknown was seen also where a later value is wrong.
+            let error = match deserialize(rest.text(), &mut ignored) {
+                Ok(value) => break value,
                 Err(error) => error,
             };
             let place = error.location().map(|at| Place { line: at.line(), column: at.column() });
-            let key = place.map(|place| source.key_at(place)).unwrap_or_default();
-            // A key that can't be left out fails again, for want of a value.
-            let again = !mistyped.is_empty() && (key.is_empty() || mistyped.iter().any(|it| it.is_about(&key)));
+            let key = place.map(|place| source.key_at(place, part_of(&error))).unwrap_or_default();
+            // What can't be left out fails again, for want of a value; so does what is around it, once it is empty.
+            let again = !mistyped.is_empty() && (key.is_empty() || mistyped.iter().any(|it| it.is_within(&key)));
             if !again {
                 mistyped.push(Problem::new(Some(name), place, Origin::Key(key.clone()), plain(&error)));
             }
-            match source.without(&text, &key).filter(|_| !again && mistyped.len() < MAX_MISTYPED) {
-                Some(rest) => text = rest.into(),
-                None => return Err(ConfigError::Invalid(mistyped)),
+            if mistyped.len() >= MAX_MISTYPED || !rest.leave_out(&source, &key) {
+                return Err(ConfigError::Invalid(mistyped));
             }
         };
         let unknown =
             ignored.into_iter().map(|path| UnknownKey { message: known::complaint::<T>(&path), path }).collect();
-        Ok(Self { value, source: Arc::new(source), unknown, mistyped })
+        Ok(Self { value, source: Arc::new(source), unknown, mistyped, left_out: rest.left_out() })
     }
 }
 
@@ -184,17 +186,21 @@ impl<T> Document<T> {
 
     /// Starts the list of problems, with the values and keys in it that could not be taken.
     pub fn problems(&self) -> Problems {
-        let mut problems = Problems::in_source(Arc::clone(&self.source), self.mistyped.clone());
+        let mut problems = Problems::in_source(Arc::clone(&self.source), self.mistyped.clone(), &self.left_out);
         for key in &self.unknown {
             problems.push(key.path.join("."), key.message.as_str());
         }
         problems
     }
 
+    /// Returns the keys that were read as if they, or something in them, were not there: their values could not be taken.
+    pub fn left_out(&self) -> &[String] {
+        &self.left_out
+    }
+
     /// Ties problems to a key of this file, in a list that was started for another one.
     pub fn origin(&self, path: &str) -> Origin {
-        let place = self.source.place_of(path);
-        Origin::Beside { file: self.file().to_owned(), key: locate::displayed(path), place: place.map(Into::into) }
+        self.source.beside(path)
     }
 
     /// Returns the keys of the file by the line that each stands on; of several on one line, the outermost.
@@ -208,13 +214,25 @@ impl<T> Document<T> {
     }
 }
 
-/// Reads a form, and the paths of the keys that it does not have.
-fn deserialize<T: DeserializeOwned>(text: &str) -> Result<(T, Vec<Vec<String>>), serde_saphyr::Error> {
-    let mut ignored = Vec::new();
-    let value = serde_saphyr::with_deserializer_from_str_with_options(text, locate::options(), |yaml| {
-        serde_ignored::deserialize(yaml, |path| ignored.push(locate::segments(&path)))
-    })?;
-    Ok((value, ignored))
+/// Reads a form; the paths of the keys that it does not have are added to `ignored`, as far as it was read.
+fn deserialize<T: DeserializeOwned>(text: &str, ignored: &mut BTreeSet<Vec<String>>) -> Result<T, serde_saphyr::Error> {
+    serde_saphyr::with_deserializer_from_str_with_options(text, locate::options(), |yaml| {
+        serde_ignored::deserialize(yaml, |path| {
+            ignored.insert(locate::segments(&path));
+        })
+    })
+}
+
+/// What the library points at: the value, but for what our own types refuse, where it knows only the last key.
+fn part_of(error: &serde_saphyr::Error) -> Part {
+    use serde_saphyr::Error;
+    match error.without_snippet() {
+        Error::SerdeInvalidType { .. }
+        | Error::SerdeInvalidValue { .. }
+        | Error::SerdeInvalidLength { .. }
+        | Error::SerdeUnknownVariant { .. } => Part::Key,
+        _ => Part::Value,
+    }
 }
 
 fn refused(file: &str, at: Option<(String, Place)>, message: String) -> ConfigError {
@@ -245,7 +263,10 @@ fn plain(error: &serde_saphyr::Error) -> String {
         "invalid u32" | "invalid u64" => "expected a whole number, not negative",
         "invalid i32" | "invalid i64" => "expected a whole number",
         "invalid floating point" => "expected a number",
-        other => other,
+        other => match other.split_once(", expected ") {
+            Some((found, _)) if found.starts_with("invalid type: ") => &other[found.len() + ", ".len()..],
+            _ => other,
+        },
     }
     .to_owned()
 }

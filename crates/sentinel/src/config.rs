@@ -17,15 +17,18 @@ use crate::expression::Expression;
 use crate::payload::Payload;
 use crate::selector::Selector;
 
+mod api;
 pub mod broker;
 mod check;
 mod comments;
 mod decision;
+mod finite;
 mod form;
 pub mod hyperfleet;
 mod migrate;
 pub mod raw;
 mod rules;
+mod selector;
 pub mod setting;
 mod show;
 

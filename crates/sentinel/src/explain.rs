@@ -29,7 +29,7 @@ use crate::resource::Resource;
 mod answer;
 mod ask;
 
-pub use answer::{Adapter, Answer, Evaluated, Inputs, Outcome, Part, Requirement};
+pub use answer::{Adapter, Answer, Delivery, Evaluated, Inputs, Outcome, Part, Requirement};
 pub use ask::{AskError, ask};
 
 /// Questions that are asked at a time; the others are told to come back.
@@ -145,6 +145,7 @@ impl Explainer {
             verdict: verdict.to_owned(),
             from_memory: self.memory.is_some(),
             last_event: self.memory.as_ref().and_then(|memory| memory.outcomes.of(id)),
+            deliveries: Vec::new(),
             event: None,
             selector: Vec::new(),
             inputs: None,

@@ -14,7 +14,7 @@
 //! `int(resource.spec.nodes) + 1` do not. Comparing works either way.
 //!
 //! Different from today's sentinel on purpose: what could only fail is refused when it is compiled (a param that is
-//! used before it is known, a result that is no bool, `duration("1x")`, a misspelt field of `condition()`, texts
+//! used before it is known, a result that is no bool, `duration("1x")`, `1 / 0`, a misspelt field of `condition()`, texts
 //! compared with numbers), and bytes, messages, optional values, bindings, `format` and `quote` are not supported.
 
 mod arithmetic;
@@ -22,6 +22,7 @@ mod bounds;
 mod built_in;
 mod compile;
 mod eval;
+mod fate;
 mod functions;
 mod plan;
 mod re2;
@@ -74,11 +75,12 @@ pub struct Expression {
     /// The top-level fields of a resource that are read; nothing means all of it.
     fields: Option<BTreeSet<String>>,
     slots: usize,
+    doubts: Vec<Problem>,
 }
 
 /// A field of an event.
 #[derive(Debug)]
-pub struct Field(Compiled);
+pub struct Field(Compiled, Vec<Problem>);
 
 #[derive(Debug)]
 struct Compiled {
@@ -216,7 +218,7 @@ impl Expression {
     }
 
     fn compile_here(params: &[(String, String)], result: &str) -> Result<Self, Vec<Problem>> {
-        let mut problems = Vec::new();
+        let (mut problems, mut doubts) = (Vec::new(), Vec::new());
         let mut declared: Vec<Declared> = Vec::new();
         let mut compiled = Vec::new();
         let mut later: Vec<&str> = params.iter().map(|(name, _)| name.as_str()).collect();
@@ -230,19 +232,24 @@ impl Expression {
                 problems.push(problem(part.clone(), source, fault));
             }
             // A param that is wrong is known all the same, so that what uses it is not wrong, too.
-            let (mut ty, mut nesting) = (None, 0);
+            let (mut ty, mut nesting, mut always) = (None, 0, None);
             match compile::compile(source, &declared, &later, Purpose::Param) {
-                Ok(planned) => {
-                    (ty, nesting) = (planned.ty, planned.nesting);
+                Ok(mut planned) => {
+                    (ty, nesting, always) = (planned.ty, planned.nesting, planned.always.take());
+                    let told = planned.doubts.drain(..).map(|fault| problem(part.clone(), source, fault));
+                    doubts.extend(told);
                     compiled.push(Compiled::new(part, source, planned));
                 }
                 Err(faults) => problems.extend(faults.into_iter().map(|fault| problem(part.clone(), source, fault))),
             }
-            declared.push(Declared { name: name.clone(), ty, nesting });
+            declared.push(Declared { name: name.clone(), ty, nesting, always });
             later.retain(|later| later != name);
         }
         match compile::compile(result, &declared, &[], Purpose::Result) {
-            Ok(planned) if problems.is_empty() => Ok(Self::of(compiled, Compiled::new(Part::Result, result, planned))),
+            Ok(mut planned) if problems.is_empty() => {
+                doubts.extend(planned.doubts.drain(..).map(|fault| problem(Part::Result, result, fault)));
+                Ok(Self { doubts, ..Self::of(compiled, Compiled::new(Part::Result, result, planned)) })
+            }
             Ok(_) => Err(problems),
             Err(faults) => {
                 problems.extend(faults.into_iter().map(|fault| problem(Part::Result, result, fault)));
@@ -308,6 +315,11 @@ impl Expression {
         Explained { params, source: &self.result.source, result }
     }
 
+    /// Parts that can only fail, and without which it may have a result all the same.
+    pub fn doubts(&self) -> &[Problem] {
+        &self.doubts
+    }
+
     /// Each param's name and source, in order, and the result's source.
     pub fn sources(&self) -> (impl Iterator<Item = (&str, &str)>, &str) {
         (self.params.iter().map(|param| (param.part.name(), param.source.as_str())), &self.result.source)
@@ -323,7 +335,7 @@ impl Expression {
         let mut fields = BTreeSet::new();
         let fields = parts().all(|part| reads(&part.node, &mut fields)).then_some(fields);
         let slots = parts().map(|part| part.slots).max().unwrap_or(0);
-        Self { params, result, fields, slots }
+        Self { params, result, fields, slots, doubts: Vec::new() }
     }
 }
 
@@ -332,9 +344,17 @@ impl Field {
     pub fn compile(source: &str) -> Result<Self, Vec<Problem>> {
         let planned = compile::on_large_stack(|| compile::compile(source, &[], &[], Purpose::Field))
             .unwrap_or_else(|fault| Err(vec![fault]));
-        let problems =
-            |faults: Vec<Fault>| faults.into_iter().map(|fault| problem(Part::Field, source, fault)).collect();
-        planned.map(|planned| Self(Compiled::new(Part::Field, source, planned))).map_err(problems)
+        let problems = |faults: Vec<Fault>| -> Vec<_> {
+            faults.into_iter().map(|fault| problem(Part::Field, source, fault)).collect()
+        };
+        let mut planned = planned.map_err(problems)?;
+        let doubts = problems(std::mem::take(&mut planned.doubts));
+        Ok(Self(Compiled::new(Part::Field, source, planned), doubts))
+    }
+
+    /// Parts that can only fail, and without which it may have a value all the same.
+    pub fn doubts(&self) -> &[Problem] {
+        &self.1
     }
 
     /// The field's value as JSON would have it; `None` for null.

@@ -205,6 +205,13 @@ impl Payload {
         Built { data, missing, errors, omitted }
     }
 
+    /// Parts of expressions that can only fail, and without which their fields may have a value all the same.
+    pub fn doubts(&self) -> Vec<(&str, &expression::Problem)> {
+        let mut found = Vec::new();
+        doubts(&self.root, &mut found);
+        found
+    }
+
     /// The top-level fields of a resource that the payload reads, in every shape that [`find`] knows; `None` when
     /// it reads the resource as a whole.
     pub fn top_level_fields(&self) -> Option<BTreeSet<String>> {
@@ -243,6 +250,17 @@ fn compile(
             Node::Map(map.iter().filter_map(entry).collect())
         }
     })
+}
+
+fn doubts<'p>(node: &'p Node, found: &mut Vec<(&'p str, &'p expression::Problem)>) {
+    match node {
+        Node::Map(entries) => entries.iter().for_each(|(_, node)| doubts(node, found)),
+        Node::List(items) => items.iter().for_each(|node| doubts(node, found)),
+        Node::Expression { field, expression } => {
+            found.extend(expression.doubts().iter().map(|doubt| (&**field, doubt)));
+        }
+        Node::Literal(_) | Node::Path(_) | Node::Optional(_) | Node::Template { .. } => {}
+    }
 }
 
 fn of_field(field: &str, problems: Vec<Problem>) -> impl Iterator<Item = FieldError> {

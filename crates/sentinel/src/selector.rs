@@ -91,6 +91,26 @@ pub enum Error {
 }
 
 impl Requirement {
+    /// Whether it is one that a selector can have.
+    pub fn check(&self) -> Result<(), Error> {
+        let Self { key, operator } = self;
+        if key.is_empty() {
+            return Err(Error::EmptyKey);
+        }
+        if !is_label_key(key) {
+            return Err(Error::Key { key: key.clone() });
+        }
+        if let Operator::In(values) | Operator::NotIn(values) = operator {
+            if values.is_empty() {
+                return Err(Error::NoValues { key: key.clone() });
+            }
+            if let Some(value) = values.iter().find(|value| !value.is_empty() && !is_name(value)) {
+                return Err(Error::Value { value: value.clone() });
+            }
+        }
+        Ok(())
+    }
+
     /// Whether it holds for these labels.
     pub fn holds(&self, labels: &Labels<'_>) -> bool {
         self.operator.takes(labels.get(&self.key))
@@ -134,22 +154,7 @@ impl Selector {
 
     /// Compiles requirements; they are sorted, so that equal selectors read equal.
     pub fn new(mut requirements: Vec<Requirement>) -> Result<Self, Error> {
-        for Requirement { key, operator } in &requirements {
-            if key.is_empty() {
-                return Err(Error::EmptyKey);
-            }
-            if !is_label_key(key) {
-                return Err(Error::Key { key: key.clone() });
-            }
-            if let Operator::In(values) | Operator::NotIn(values) = operator {
-                if values.is_empty() {
-                    return Err(Error::NoValues { key: key.clone() });
-                }
-                if let Some(value) = values.iter().find(|value| !value.is_empty() && !is_name(value)) {
-                    return Err(Error::Value { value: value.clone() });
-                }
-            }
-        }
+        requirements.iter().try_for_each(Requirement::check)?;
         requirements.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(Self(requirements))
     }

@@ -9,6 +9,7 @@ use watchfire_delivery::embedded::{self, Embedded};
 use watchfire_delivery::metrics::Metrics;
 use watchfire_delivery::sink::pubsub::PubSub;
 use watchfire_delivery::sink::rabbitmq::RabbitMq;
+use watchfire_delivery::store::Store;
 use watchfire_runtime::health::Health;
 use watchfire_runtime::tasks::{Stage, Tasks};
 use watchfire_sentinel::config::broker::{BrokerConfig, Settings};
@@ -19,6 +20,8 @@ pub(crate) struct Broker {
     pub(crate) sink: Arc<dyn EventSink>,
     /// Topic or exchange.
     pub(crate) topic: String,
+    /// Where the embedded one keeps what it delivers.
+    pub(crate) store: Option<Store>,
 }
 
 /// The brokers of a process.
@@ -49,7 +52,8 @@ impl<'a> Brokers<'a> {
         if let Some((_, broker)) = self.opened.iter().find(|(opened, _)| *opened == settings) {
             return Ok(Broker { topic, ..broker.clone() });
         }
-        let broker = Broker { sink: open(config, self.metrics, health, tasks).await?, topic };
+        let (sink, store) = open(config, self.metrics, health, tasks).await?;
+        let broker = Broker { sink, topic, store };
         self.opened.push((settings, broker.clone()));
         Ok(broker)
     }
@@ -61,12 +65,14 @@ async fn open(
     metrics: &Metrics,
     health: &Health,
     tasks: &mut Tasks,
-) -> anyhow::Result<Arc<dyn EventSink>> {
+) -> anyhow::Result<(Arc<dyn EventSink>, Option<Store>)> {
     Ok(match config {
-        BrokerConfig::RabbitMq(rabbitmq) => Arc::new(RabbitMq::new(rabbitmq)),
-        BrokerConfig::PubSub(pubsub) => Arc::new(PubSub::new(pubsub)),
+        BrokerConfig::RabbitMq(rabbitmq) => (Arc::new(RabbitMq::new(rabbitmq)), None),
+        BrokerConfig::PubSub(pubsub) => (Arc::new(PubSub::new(pubsub)), None),
         BrokerConfig::Http { subscribers, store, .. } => {
-            Arc::new(embedded(embedded::Config::new(store, subscribers), metrics, health, tasks).await?)
+            let broker = embedded(embedded::Config::new(store, subscribers), metrics, health, tasks).await?;
+            let store = broker.store().clone();
+            (Arc::new(broker), Some(store))
         }
     })
 }

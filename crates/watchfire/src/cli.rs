@@ -9,7 +9,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use watchfire_runtime::duration::GoDuration;
 
 /// Where today's image has the sentinel's file.
-const CONFIG: &str = "/etc/hyperfleet/config.yaml";
+pub(crate) const CONFIG: &str = "/etc/hyperfleet/config.yaml";
 
 /// Closes the operations loop on a Kubernetes fleet: notices what needs attention and tells whoever acts on it.
 #[derive(Debug, Parser)]

@@ -1,21 +1,23 @@
 //! `watchfire config`, and how every command reads its configuration.
 
+pub(crate) mod list;
 mod live;
 mod object;
 
 use std::fmt::Write as _;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde::Serialize;
 use serde_json::{Value, json};
-use watchfire_runtime::config::{ConfigError, Env, Text, Warning};
-use watchfire_runtime::{chain, redact};
+use watchfire_runtime::config::{ConfigError, Env, Origin, Problems, Text, Warning};
+use watchfire_runtime::{chain, one_line, redact};
 use watchfire_sentinel::config::broker::{RawBrokerFile, Settings};
 use watchfire_sentinel::config::{self, Form, Overrides, Process, RawConfig, RawHyperFleet, SentinelConfig, broker};
 
-use crate::cli::{ConfigArgs, ConfigCommand, Format, SchemaOf, SettingArgs, ToForm};
-use crate::failure::{Failure, note_aside, say};
+use crate::cli::{CONFIG, ConfigArgs, ConfigCommand, Format, SchemaOf, SettingArgs, ToForm};
+use crate::failure::{Failure, note_aside, say, tell};
 
 /// A configuration that holds.
 pub(crate) struct Loaded {
@@ -28,18 +30,43 @@ pub(crate) struct Loaded {
     pub(crate) warnings: Vec<Warning>,
 }
 
+/// Why a configuration does not hold, and what is odd about it besides.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    error: ConfigError,
+    warnings: Vec<Warning>,
+}
+
+impl From<ConfigError> for Refused {
+    fn from(error: ConfigError) -> Self {
+        Self { error, warnings: Vec::new() }
+    }
+}
+
+impl From<Refused> for ConfigError {
+    fn from(refused: Refused) -> Self {
+        refused.error
+    }
+}
+
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Self {
+        refused.error.into()
+    }
+}
+
 pub(crate) fn run(command: &ConfigCommand) -> Result<(), Failure> {
     let env = Env::from_process();
     match command {
         ConfigCommand::Check { files, settings, live, output } => {
             let loaded = load(files, settings, &env);
             match output.format {
-                Format::Text => check(loaded?, *live),
+                Format::Text => check(loaded, *live),
                 Format::Json => check_for_programs(loaded, *live),
             }
         }
         ConfigCommand::Migrate { file, config, to } => {
-            migrate(file.as_ref().or(config.as_ref()).context("name the file")?, *to)
+            migrate(file.as_ref().or(config.as_ref()).context("name the file")?, *to, &env)
         }
         ConfigCommand::Show { files, settings, output } => {
             let loaded = load(files, settings, &env)?;
@@ -59,36 +86,41 @@ pub(crate) fn run(command: &ConfigCommand) -> Result<(), Failure> {
     }
 }
 
-fn check(loaded: Loaded, live: bool) -> Result<(), Failure> {
+fn check(loaded: Result<Loaded, Refused>, live: bool) -> Result<(), Failure> {
     let mut text = String::new();
-    for warning in &loaded.warnings {
+    for warning in loaded.as_ref().map_or_else(|refused| &refused.warnings, |loaded| &loaded.warnings) {
         // Writing to a String cannot fail.
         let _infallible = writeln!(text, "warning: {warning}");
     }
-    text.push_str("the configuration is valid");
-    say(&text)?;
+    if loaded.is_ok() {
+        text.push_str("the configuration is valid");
+    }
+    if !text.is_empty() {
+        tell(&text)?;
+    }
+    let loaded = loaded?;
     if !live {
         return Ok(());
     }
     let answers = live::ask(loaded)?;
     let told = |(name, answer): &(&str, anyhow::Result<String>)| match answer {
-        Ok(answer) => format!("{name}: {answer}"),
-        Err(error) => format!("{name}: FAILED: {error:#}"),
+        Ok(answer) => one_line(&format!("{name}: {answer}")),
+        Err(error) => one_line(&format!("{name}: FAILED: {error:#}")),
     };
-    say(&answers.iter().map(told).collect::<Vec<_>>().join("\n"))?;
+    tell(&answers.iter().map(told).collect::<Vec<_>>().join("\n"))?;
     live::verdict(&answers)
 }
 
 /// Says the same as one document. What is wrong is on standard error, too, as ever.
-fn check_for_programs(loaded: Result<Loaded, ConfigError>, live: bool) -> Result<(), Failure> {
+fn check_for_programs(loaded: Result<Loaded, Refused>, live: bool) -> Result<(), Failure> {
     let loaded = match loaded {
         Ok(loaded) => loaded,
-        Err(error) => {
+        Err(Refused { error, warnings }) => {
             let problems = match error.problems() {
                 [] => vec![json!({"message": chain(&error)})],
                 found => found.iter().map(|problem| json!(problem)).collect(),
             };
-            say(&pretty(&json!({"valid": false, "problems": problems}))?)?;
+            say(&pretty(&json!({"valid": false, "problems": problems, "warnings": warnings}))?)?;
             return Err(error.into());
         }
     };
@@ -106,7 +138,7 @@ fn pretty(document: &Value) -> anyhow::Result<String> {
     serde_json::to_string_pretty(document).context("print JSON")
 }
 
-fn migrate(file: &Path, to: Option<ToForm>) -> Result<(), Failure> {
+fn migrate(file: &Path, to: Option<ToForm>, env: &Env) -> Result<(), Failure> {
     let to = to.map(|to| match to {
         ToForm::Flat => Form::Flat,
         ToForm::Hyperfleet => Form::HyperFleet,
@@ -120,7 +152,7 @@ fn migrate(file: &Path, to: Option<ToForm>) -> Result<(), Failure> {
             broker::migrate(&text, to)?
         } else {
             object::refuse(&text)?;
-            config::migrate(&text, to)?
+            config::migrate(&text, to, env)?
         }
     };
     for note in &migrated.notes {
@@ -155,24 +187,46 @@ fn shown(value: &impl serde::Serialize) -> anyhow::Result<String> {
 }
 
 /// Reads files, environment and flags; every problem of all of them is in one error.
-pub(crate) fn load(files: &ConfigArgs, settings: &SettingArgs, env: &Env) -> Result<Loaded, ConfigError> {
-    let mut reading = read(&files.config, settings, env)?;
+pub(crate) fn load(files: &ConfigArgs, settings: &SettingArgs, env: &Env) -> Result<Loaded, Refused> {
+    load_files(&files.config, broker_file(files, env), settings, env)
+}
+
+/// As [`load`]; of the broker's file it is known where it was named.
+fn load_files(
+    file: &Path,
+    broker_file: Option<(PathBuf, Origin)>,
+    settings: &SettingArgs,
+    env: &Env,
+) -> Result<Loaded, Refused> {
+    let mut reading = read(file, settings, env)?;
     let mut broker_settings = Settings::from(env);
     if let Some((topic, origin)) = &reading.topic {
-        broker_settings.prefer_topic(topic, origin.clone());
+        broker_settings.prefer_topic(topic, origin, &mut reading.problems);
     }
-    if let Some(path) = broker_file(files, env) {
-        broker_settings = broker_settings.or(broker::read(&path, &mut reading.problems)?);
+    let mut readable = true;
+    if let Some((path, named)) = broker_file {
+        match broker::read(&path, &mut reading.problems) {
+            Ok(found) => {
+                broker_settings.warn_of_overruled(&found, &mut reading.problems);
+                broker_settings = broker_settings.or(found);
+            }
+            Err(error) => {
+                reading.problems.refuse(named, error);
+                readable = false;
+            }
+        }
     }
-    if reading.form == Form::HyperFleet && !broker_settings.names_a_topic() {
+    if readable && reading.form == Form::HyperFleet && !broker_settings.names_a_topic() {
         let message = format!(
             "empty: events go to {:?}; write the topic that the adapters listen on, or set HYPERFLEET_BROKER_TOPIC",
             broker::DEFAULT_TOPIC
         );
         reading.problems.warn("clients.broker.topic", message);
     }
-    let broker = broker::check(&broker_settings, &mut reading.problems);
-    let warnings = reading.problems.finish()?;
+    // What stands in a file that cannot be read is not missing.
+    let broker = if readable { broker::check(&broker_settings, &mut reading.problems) } else { None };
+    let warnings = reading.problems.warnings();
+    reading.problems.finish().map_err(|error| Refused { error, warnings: warnings.clone() })?;
     Ok(Loaded {
         sentinel: held(reading.sentinel)?,
         process: held(reading.process)?,
@@ -196,17 +250,51 @@ pub(crate) fn sentinel(file: &Path, env: &Env) -> Result<SentinelConfig, ConfigE
     held(reading.sentinel)
 }
 
-/// As [`sentinel`], for several; every problem of every file is in one error.
-pub(crate) fn sentinels(files: &[PathBuf], env: &Env) -> Result<Vec<SentinelConfig>, ConfigError> {
-    let (mut configs, mut problems) = (Vec::new(), Vec::new());
+/// As [`sentinel`], for several, each with the name of its file; every problem of every file is in one error.
+pub(crate) fn sentinels(files: &[PathBuf], env: &Env) -> Result<Vec<(String, SentinelConfig)>, ConfigError> {
+    each(files.iter().map(|file| (file.clone(), itself(file))).collect(), Problems::without_file(), env)
+}
+
+/// As [`sentinels`]; a list for `watchfire run` stands for the files that it names.
+pub(crate) fn fleet(files: &[PathBuf], env: &Env) -> Result<Vec<(String, SentinelConfig)>, ConfigError> {
+    let (mut all, mut problems) = (Vec::new(), Problems::without_file());
     for file in files {
-        match sentinel(file, env) {
-            Ok(config) => configs.push(config),
-            Err(ConfigError::Invalid(found)) => problems.extend(found),
-            Err(error) => return Err(error),
+        match Text::read(file).map(|text| (object::is_list(&text), text)) {
+            Ok((true, text)) => all.extend(list::files(&text, &mut problems)?),
+            Ok((false, _)) => all.push((file.clone(), itself(file))),
+            Err(error) => problems.refuse(itself(file), error),
         }
     }
-    if problems.is_empty() { Ok(configs) } else { Err(ConfigError::Invalid(problems)) }
+    each(all, problems, env)
+}
+
+fn each(
+    files: Vec<(PathBuf, Origin)>,
+    mut problems: Problems,
+    env: &Env,
+) -> Result<Vec<(String, SentinelConfig)>, ConfigError> {
+    let mut configs = Vec::new();
+    for (file, named) in files {
+        match sentinel(&file, env) {
+            Ok(config) => configs.push((file.display().to_string(), config)),
+            Err(error) => problems.refuse(named, error),
+        }
+    }
+    problems.finish()?;
+    Ok(configs)
+}
+
+/// A file that is named on the command line.
+fn itself(file: &Path) -> Origin {
+    Origin::Beside { file: file.display().to_string(), key: String::new(), place: None }
+}
+
+/// Whether the sentinel's file is not there, and nobody said where it is.
+pub(crate) fn is_default_missing(error: &ConfigError) -> bool {
+    match error {
+        ConfigError::Read { file, source } => file == CONFIG && source.kind() == io::ErrorKind::NotFound,
+        ConfigError::Invalid(_) => false,
+    }
 }
 
 fn read(file: &Path, settings: &SettingArgs, env: &Env) -> Result<config::Reading, ConfigError> {
@@ -221,13 +309,25 @@ fn held<T>(checked: Option<T>) -> Result<T, ConfigError> {
     checked.ok_or_else(|| ConfigError::Invalid(Vec::new()))
 }
 
-/// Where the broker's settings stand: as named, else beside the program, where today's image has them.
-fn broker_file(files: &ConfigArgs, env: &Env) -> Option<PathBuf> {
+/// Where the broker's settings stand, and who says so: as named, else beside the program, where today's image has them.
+fn broker_file(files: &ConfigArgs, env: &Env) -> Option<(PathBuf, Origin)> {
     let beside = || {
         let program = std::env::args_os().next()?;
         Some(Path::new(&program).parent()?.join("broker.yaml")).filter(|path| path.is_file() && path.is_absolute())
     };
     // Where each sentinel has files of its own, no flag stands for the variable.
-    let by_variable = || ["BROKER_CONFIG", "BROKER_CONFIG_FILE"].into_iter().find_map(|name| env.get(name));
-    files.broker_config.clone().or_else(|| by_variable().map(PathBuf::from)).or_else(beside)
+    let by_variable = || {
+        let mut named = ["BROKER_CONFIG", "BROKER_CONFIG_FILE"].into_iter();
+        named.find_map(|name| Some((PathBuf::from(env.get(name)?), Origin::env(name))))
+    };
+    // The variable may have given the flag.
+    let by_flag = files.broker_config.clone().map(|path| match by_variable() {
+        Some((same, variable)) if same == path => (path, variable),
+        _ => (path, Origin::flag("--broker-config")),
+    });
+    by_flag.or_else(by_variable).or_else(|| {
+        let path = beside()?;
+        let named = itself(&path);
+        Some((path, named))
+    })
 }

@@ -1,13 +1,17 @@
 //! How a command ends when it does not end well: a message with its whole chain, and an exit code for scripts.
 
-use std::io::{self, ErrorKind, Write};
+use std::error::Error;
+use std::io::{self, ErrorKind, IsTerminal as _, Write};
 use std::process::ExitCode;
 
 use watchfire_delivery::{sink, store};
 use watchfire_runtime::config::ConfigError;
 use watchfire_runtime::tasks::TaskError;
+use watchfire_runtime::{one_line, printable};
 use watchfire_sentinel::explain::AskError;
 use watchfire_sentinel::recording;
+
+use crate::config;
 
 /// Wrong usage or configuration (EX_USAGE); 1 is everything else.
 const USAGE: u8 = 64;
@@ -30,7 +34,7 @@ impl Failure {
         };
         let hint = hint(error).map(|hint| format!("; {hint}")).unwrap_or_default();
         // Nobody is left to tell if standard error is closed.
-        let _unheard = writeln!(io::stderr().lock(), "watchfire: {error:#}{hint}");
+        let _unheard = writeln!(io::stderr().lock(), "watchfire: {}{hint}", told(error));
         code
     }
 }
@@ -47,9 +51,28 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-/// Prints what a command was asked for. A closed pipe is not a failure: whoever reads has read enough.
+/// An error with its causes, on one line; problems of a configuration stand on a line each.
+fn told(error: &anyhow::Error) -> String {
+    let one = |cause: &(dyn Error + 'static)| match cause.downcast_ref() {
+        Some(error @ ConfigError::Invalid(_)) => error.to_string(),
+        _ => one_line(&cause.to_string()),
+    };
+    error.chain().map(one).collect::<Vec<_>>().join(": ")
+}
+
+/// Prints what is made for people: whatever is in it from outside, the lines are ours, and nothing steers the terminal.
+pub(crate) fn tell(text: &str) -> Result<(), Failure> {
+    say(&printable::lines(text))
+}
+
+/// Prints what a command was asked for, byte by byte: files, and what is made for programs; but on a
+/// terminal nothing steers it. A closed pipe is not a failure: whoever reads has read enough.
 pub(crate) fn say(text: &str) -> Result<(), Failure> {
-    match writeln!(io::stdout().lock(), "{}", text.trim_end()) {
+    let mut stdout = io::stdout().lock();
+    let text = text.trim_end();
+    let written =
+        if stdout.is_terminal() { writeln!(stdout, "{}", printable::lines(text)) } else { writeln!(stdout, "{text}") };
+    match written {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Failure::Failed(anyhow::Error::from(error).context("write to standard output")))
         }
@@ -60,7 +83,7 @@ pub(crate) fn say(text: &str) -> Result<(), Failure> {
 /// Tells a person something beside what was asked for, which alone is on standard output.
 pub(crate) fn note_aside(note: &str) {
     // Nobody is left to tell if standard error is closed.
-    let _unheard = writeln!(io::stderr().lock(), "watchfire: {note}");
+    let _unheard = writeln!(io::stderr().lock(), "watchfire: {}", one_line(note));
 }
 
 /// Tells that nobody is trusted: what needs no TLS works all the same.
@@ -81,14 +104,12 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
             Some(cause.hint())
         } else if let Some(TaskError::Overrun { .. }) = cause.downcast_ref() {
             Some("give it a longer --grace-period, or see in the log what these tasks waited for")
-        } else if let Some(ConfigError::Read { source, .. }) = cause.downcast_ref() {
-            Some(match source.kind() {
-                ErrorKind::NotFound => "check the path",
-                ErrorKind::IsADirectory => "name the file in it",
-                ErrorKind::PermissionDenied => "let this user read it",
-                ErrorKind::InvalidData => "write it in UTF-8; is it the right file?",
-                _ => "check that it is a plain file",
-            })
+        } else if let Some(error) = cause.downcast_ref::<ConfigError>() {
+            if config::is_default_missing(error) {
+                Some("name the sentinel's file with --config, or in HYPERFLEET_CONFIG")
+            } else {
+                error.hint()
+            }
         } else {
             None
         }

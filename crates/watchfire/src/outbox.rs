@@ -7,11 +7,10 @@ use anyhow::{Context, anyhow};
 use serde_json::json;
 use watchfire_delivery::outbox::{self, Changed, Entry, Filter, SinkId, State};
 use watchfire_delivery::store::{self, Connection, Tx, open_beside, write_beside};
-use watchfire_runtime::clock;
+use watchfire_runtime::{clock, one_line};
 
 use crate::cli::{DeliveryArgs, Format, OutboxCommand};
-use crate::failure::{Failure, say};
-use crate::sentinel::plain;
+use crate::failure::{Failure, say, tell};
 
 /// Events that are read at once for an export; each may have some megabytes.
 const EXPORTED_AT_ONCE: u32 = 50;
@@ -37,7 +36,7 @@ pub(crate) fn run(store: &Path, command: &OutboxCommand) -> Result<(), Failure> 
         OutboxCommand::List { which, limit, output } => {
             let entries = outbox::list(&connection, &filter(which, *limit)?).context("list deliveries")?;
             match output.format {
-                Format::Text => say(&table(&entries)),
+                Format::Text => tell(&table(&entries)),
                 Format::Json if entries.is_empty() => Ok(()),
                 Format::Json => say(&lines(&entries)),
             }
@@ -50,22 +49,22 @@ pub(crate) fn run(store: &Path, command: &OutboxCommand) -> Result<(), Failure> 
         OutboxCommand::Retry(which) => {
             let filter = filter(which, outbox::STEP)?;
             let count = in_steps(&connection, filter, |tx, step| outbox::retry(tx, step, now));
-            say(&format!("{} queued again", count.context("queue deliveries again")?))
+            tell(&format!("{} queued again", count.context("queue deliveries again")?))
         }
         OutboxCommand::Discard { which, reason } => {
             let filter = filter(which, outbox::STEP)?;
             let count = in_steps(&connection, filter, |tx, step| outbox::discard(tx, step, reason, now));
-            say(&format!("{} discarded", count.context("discard deliveries")?))
+            tell(&format!("{} discarded", count.context("discard deliveries")?))
         }
         OutboxCommand::Pause { sink: name, reason } => {
             let id = sink(name)?;
             write_beside(&connection, |tx: &Tx<'_>| outbox::pause(tx, id, reason, now)).context("pause deliveries")?;
-            say(&format!("deliveries to {name} are paused"))
+            tell(&format!("deliveries to {name} are paused"))
         }
         OutboxCommand::Resume { sink: name } => {
             let id = sink(name)?;
             write_beside(&connection, |tx: &Tx<'_>| outbox::resume(tx, id)).context("resume deliveries")?;
-            say(&format!("deliveries to {name} go on"))
+            tell(&format!("deliveries to {name} go on"))
         }
     }
 }
@@ -128,8 +127,8 @@ fn table(entries: &[Entry]) -> String {
     let mut text = format!("{:>8}  {:<9}  {:<16}  {:<36}  {:>8}  REASON", "NUMBER", "STATE", "SINK", "ID", "ATTEMPTS");
     for entry in entries {
         let Entry { seq, sink, id, attempts, .. } = entry;
-        let (state, id) = (entry.state.as_str(), plain(id));
-        let reason = plain(entry.reason.as_deref().unwrap_or_default());
+        let (state, id) = (entry.state.as_str(), one_line(id));
+        let reason = one_line(entry.reason.as_deref().unwrap_or_default());
         // Writing to a String cannot fail.
         let _infallible = write!(text, "\n{seq:>8}  {state:<9}  {sink:<16}  {id:<36}  {attempts:>8}  {reason}");
     }

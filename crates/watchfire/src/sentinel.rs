@@ -5,30 +5,26 @@ mod explain;
 mod record;
 mod simulate;
 
-use std::collections::BTreeSet;
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
-use serde::Deserialize;
 use tracing::{info, warn};
 use watchfire_delivery::metrics::Metrics as DeliveryMetrics;
-use watchfire_runtime::config::{ConfigError, Env, Text};
+use watchfire_runtime::config::Env;
 use watchfire_runtime::health::Health;
 use watchfire_runtime::tasks::{Stage, Tasks};
 use watchfire_runtime::telemetry::{LogConfig, Telemetry};
 use watchfire_runtime::{Admin, AdminConfig, chain, crypto, metrics, parse_bind_address, roots};
 use watchfire_sentinel::config::Process;
-use watchfire_sentinel::explain::Explainer;
 use watchfire_sentinel::metrics::{Families, Shard};
 use watchfire_sentinel::{Ceiling, Sentinel, SentinelConfig, api};
 
 use crate::broker::Brokers;
 use crate::cli::sentinel::{Question, SentinelCli};
-use crate::cli::{ConfigArgs, ProcessArgs, RecordBesideArgs, RunArgs, SentinelArgs, SettingArgs};
+use crate::cli::{ProcessArgs, RecordBesideArgs, RunArgs, SentinelArgs};
 use crate::config;
-use crate::failure::Failure;
+use crate::config::list::{self, Named};
+use crate::failure::{Failure, note_aside};
 
 /// How long telemetry may take to send what it still holds.
 const FLUSH: std::time::Duration = std::time::Duration::from_secs(2);
@@ -53,7 +49,7 @@ pub(crate) fn run_one(args: &SentinelArgs) -> Result<(), Failure> {
 
 pub(crate) fn run_several(args: &RunArgs) -> Result<(), Failure> {
     let env = Env::from_process();
-    let several = several(&args.config, &env)?;
+    let several = list::several(&args.config, &env)?;
     let process = config::process(&args.log.clone().into(), &env)?;
     block_on(serve(several, &process, (&args.process, &args.record), &env))
 }
@@ -61,65 +57,6 @@ pub(crate) fn run_several(args: &RunArgs) -> Result<(), Failure> {
 fn block_on(serving: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     crypto::install_crypto_provider();
     tokio::runtime::Runtime::new().context("start the async runtime")?.block_on(serving)
-}
-
-/// A configuration, and what it is called where there are several.
-struct Named {
-    name: Option<String>,
-    loaded: config::Loaded,
-}
-
-/// The file of `watchfire run`, as typed.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct RawRun {
-    sentinels: Vec<RawEntry>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct RawEntry {
-    name: Option<String>,
-    config: Option<PathBuf>,
-    broker_config: Option<PathBuf>,
-}
-
-/// Reads the list and every file on it; all that is wrong with any of them is in one error.
-fn several(list: &Path, env: &Env) -> Result<Vec<Named>, ConfigError> {
-    let document = Text::read(list)?.parse_as_far_as_possible::<RawRun>()?;
-    let mut problems = document.problems();
-    if document.value.sentinels.is_empty() {
-        problems.push("sentinels", "missing; list at least one, with its name and the path of its config");
-    }
-    let mut names = BTreeSet::new();
-    let folder = list.parent().unwrap_or_else(|| Path::new(""));
-    let mut read = Vec::new();
-    for (index, entry) in document.value.sentinels.iter().enumerate() {
-        let key = |key: &str| format!("sentinels.{index}.{key}");
-        let name = entry.name.as_deref().unwrap_or_default();
-        if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_')) {
-            problems.push(key("name"), "each needs a name of its own: letters, digits, '-' and '_'");
-        } else if !names.insert(name) {
-            problems.push(key("name"), format!("{name:?} is the name of another one, too"));
-        }
-        match &entry.config {
-            None => problems.push(key("config"), "missing; write the path of the sentinel's file"),
-            Some(config) => {
-                read.push((name, folder.join(config), entry.broker_config.as_ref().map(|p| folder.join(p))));
-            }
-        }
-    }
-    let mut several = Vec::new();
-    for (name, config, broker_config) in read {
-        let files = ConfigArgs { config, broker_config };
-        match config::load(&files, &SettingArgs::default(), env) {
-            Ok(loaded) => several.push(Named { name: Some(name.to_owned()), loaded }),
-            Err(ConfigError::Invalid(found)) => problems.extend(found),
-            Err(error) => return Err(error),
-        }
-    }
-    problems.finish()?;
-    Ok(several)
 }
 
 async fn serve(
@@ -167,16 +104,16 @@ async fn serve_all(
     let ceiling = Ceiling::lowest(several.iter().map(|named| named.loaded.sentinel.max_events_per_second));
     let ceiling = ceiling.map(Arc::new);
     let alone = several.len() == 1;
-    let mut explainers = Vec::new();
+    let mut asked = Vec::new();
     for named in several {
         // What there is one of keeps its plain name.
         let name = named.name.filter(|_| !alone);
         let health = name.as_deref().map_or_else(|| health.clone(), |name| health.of(name));
         let parts =
             Parts { families: &families, health: &health, admin: &admin, env, ceiling: ceiling.as_ref(), record };
-        explainers.push(start(named.loaded, name.as_deref(), &parts, &mut brokers, &mut tasks).await?);
+        asked.push(start(named.loaded, name.as_deref(), &parts, &mut brokers, &mut tasks).await?);
     }
-    let admin = admin.route("/sentinel/explain", explain::pages(explainers));
+    let admin = admin.route("/sentinel/explain", explain::pages(asked));
     tasks.essential_at(Stage::Admin, "admin", admin.run(tasks.stage_token(Stage::Admin)));
     tasks.drain(health);
     Ok(tasks.run(args.grace_period.get()).await.context("run the sentinel")?)
@@ -199,7 +136,7 @@ async fn start(
     parts: &Parts<'_>,
     brokers: &mut Brokers<'_>,
     tasks: &mut Tasks,
-) -> Result<Explainer, Failure> {
+) -> Result<explain::Asked, Failure> {
     for warning in &loaded.warnings {
         warn!(%warning, sentinel = name, "legal, but probably not meant");
     }
@@ -237,8 +174,9 @@ async fn start(
         sentinel = sentinel.record(recorder);
     }
     let explainer = sentinel.explainer().context("make the API client")?;
+    let asked = explain::Asked { explainer, store: sink.store };
     tasks.essential("sentinel", sentinel.run(tasks.token()));
-    Ok(explainer)
+    Ok(asked)
 }
 
 /// Sets up logs and traces as the configuration says.
@@ -270,16 +208,10 @@ pub(crate) fn shard(config: &SentinelConfig) -> Shard {
 
 /// Says why a command takes its time.
 fn told(error: &api::Error) {
-    // Nobody is left to tell if standard error is closed.
-    let _unheard = writeln!(io::stderr().lock(), "watchfire: {}; trying again", chain(error));
+    note_aside(&format!("{}; trying again", chain(error)));
 }
 
 /// Why the fleet could not be listed, and what to try.
 fn unlisted(error: &api::Error, config: &SentinelConfig) -> anyhow::Error {
     anyhow!("list the fleet: {}; {}", chain(error), error.hint(config.form))
-}
-
-/// What the API wrote, fit for a terminal: without characters that would steer it.
-pub(crate) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }

@@ -143,6 +143,14 @@ pub fn list(connection: &Connection, filter: &Filter) -> Result<Vec<Entry>, Erro
     Ok(entries)
 }
 
+/// The deliveries of one event, in the order in which they were queued.
+pub fn of_event(connection: &Connection, source: &str, id: &str) -> Result<Vec<Entry>, Error> {
+    let sql = format!("{SELECT} WHERE e.source = ?1 AND e.id = ?2 ORDER BY d.seq");
+    let mut statement = connection.prepare_cached(&sql)?;
+    let entries = statement.query_map([source, id], entry)?.collect::<Result<_, _>>()?;
+    Ok(entries)
+}
+
 /// The delivery that was queued last; 0 if there is none.
 pub fn last(connection: &Connection) -> Result<i64, Error> {
     Ok(connection.query_row("SELECT coalesce(max(seq), 0) FROM deliveries", [], |row| row.get(0))?)

@@ -1,10 +1,13 @@
 //! Where each key of a YAML file stands, and the limits under which such a file is read.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess};
 use serde_saphyr::{Options, Spanned};
+
+use super::problems::Origin;
 
 /// Deep enough for any configuration of ours; the parser and serde recurse once per level.
 const MAX_DEPTH: usize = 32;
@@ -82,6 +85,12 @@ impl Source {
         }
     }
 
+    /// A key of this file, in a list that is about another one.
+    pub(super) fn beside(&self, path: &str) -> Origin {
+        let place = self.place_of(path).map(Into::into);
+        Origin::Beside { file: self.file.clone(), key: displayed(path), place }
+    }
+
     /// The outermost key of each line on which one begins.
     pub(super) fn lines(&self) -> BTreeMap<u64, String> {
         let mut lines: BTreeMap<u64, (u64, &str)> = BTreeMap::new();
@@ -101,10 +110,10 @@ impl Source {
         lines.into_iter().map(|(line, (_, path))| (line, path.to_owned())).collect()
     }
 
-    /// The text with null for the value of a key, every other line where it was; nothing where the key does not begin
-    /// its line, so that it is not known where the value ends.
-    pub(super) fn without(&self, text: &str, key: &str) -> Option<String> {
-        let Places { key, value } = *self.places.get(&normalized(key))?;
+    /// The text with something else for the value of a key, or without the key, every other line where it was; nothing
+    /// where the key does not begin its line, so that it is not known where the value ends.
+    fn without(&self, text: &str, key: &str, instead: Option<&str>) -> Option<String> {
+        let Places { key, value } = *self.places.get(key)?;
         let zero_based = |at: u64| usize::try_from(at).ok()?.checked_sub(1);
         let (line, column) = (zero_based(key.line)?, zero_based(key.column)?);
         let mut lines: Vec<String> = text.split('\n').map(str::to_owned).collect();
@@ -112,8 +121,15 @@ impl Source {
         if !first.chars().take(column).all(|c| matches!(c, ' ' | '-')) {
             return None;
         }
-        if value.line == key.line {
-            *first = first.chars().take(zero_based(value.column)?).collect();
+        match instead {
+            // Without an item, those after it would be counted anew.
+            None if key == value => return None,
+            None => *first = first.chars().take(column).collect(),
+            Some(instead) if value.line == key.line => {
+                *first = first.chars().take(zero_based(value.column)?).collect();
+                first.push_str(instead);
+            }
+            Some(_) => {}
         }
         let belongs = |line: &str| {
             let rest = line.trim_start_matches(' ');
@@ -122,14 +138,81 @@ impl Source {
             rest.is_empty() || rest.starts_with('#') || indent > column || (indent == column && closes)
         };
         lines.iter_mut().skip(line + 1).take_while(|line| belongs(line)).for_each(String::clear);
+        if let Some(instead) = instead
+            && value.line != key.line
+        {
+            *lines.get_mut(zero_based(value.line)?)? = format!("{}{instead}", " ".repeat(column + 1));
+        }
         let rest = lines.join("\n");
         Self::parse(&self.file, &rest).is_ok().then_some(rest)
     }
 
-    /// The key whose value begins at a position; what all have in common where a merge gives several the same.
-    pub(super) fn key_at(&self, place: Place) -> String {
-        let here = self.places.iter().filter(|(_, at)| at.value == place).map(|(path, _)| path.as_str());
-        here.reduce(common_parent).map(displayed).unwrap_or_default()
+    /// The key that stands, or whose value begins, at a position; what all have in common where a merge gives several
+    /// the same.
+    pub(super) fn key_at(&self, place: Place, part: Part) -> String {
+        let here = |part: Part| {
+            let of = move |at: &Places| if part == Part::Key { at.key } else { at.value };
+            self.places.iter().filter(move |(_, at)| of(at) == place).map(|(path, _)| path.as_str())
+        };
+        let value = || here(Part::Value).reduce(common_parent);
+        // An item of a list begins where its first key does.
+        let deepest = || here(Part::Key).map(|path| path.matches('.').count()).max();
+        let key = |depth| here(Part::Key).filter(|path| path.matches('.').count() == depth).reduce(common_parent);
+        let found = if part == Part::Key { deepest().and_then(key).or_else(value) } else { value() };
+        found.map(displayed).unwrap_or_default()
+    }
+}
+
+/// A key, or its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Key,
+    Value,
+}
+
+/// A text without what could not be taken.
+pub(super) struct Rest<'t> {
+    text: Cow<'t, str>,
+    /// What was left out, by path, and what stands in its place.
+    gone: Vec<(String, Option<&'static str>)>,
+}
+
+/// What may stand in the place of a value that could not be taken, so that the rest of the file can be read: whichever of
+/// them its key takes. Nothing at all, without the key, is the last resort.
+const INSTEAD: [Option<&str>; 4] = [Some(""), Some("''"), Some("{}"), None];
+
+impl<'t> Rest<'t> {
+    pub(super) fn of(text: &'t str) -> Self {
+        Self { text: text.into(), gone: Vec::new() }
+    }
+
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The keys of which something was left out, as people read them.
+    pub(super) fn left_out(self) -> Vec<String> {
+        self.gone.iter().map(|(path, _)| displayed(path)).collect()
+    }
+
+    /// Leaves out the value of a key; where that is not possible, or not enough, what is around it. Says whether there was anything left to leave out. Without a key, it goes on around what was left out last.
+    pub(super) fn leave_out(&mut self, source: &Source, key: &str) -> bool {
+        let last = || self.gone.last().map(|(path, _)| path.clone()).unwrap_or_default();
+        let mut path = if key.is_empty() { last() } else { normalized(key) };
+        loop {
+            for instead in INSTEAD {
+                let step = (path.clone(), instead);
+                if !self.gone.contains(&step)
+                    && let Some(rest) = source.without(&self.text, &path, instead)
+                {
+                    self.text = rest.into();
+                    self.gone.push(step);
+                    return true;
+                }
+            }
+            let Some((parent, _)) = path.rsplit_once('.') else { return false };
+            path = parent.to_owned();
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::locate::{Place, Source};
-use crate::chain;
+use crate::{chain, one_line};
 
 /// Where a setting came from: what a problem is tied to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +48,19 @@ impl Origin {
     }
 }
 
+/// As it is called in a sentence about it.
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key(key) => f.write_str(key),
+            Self::Env(name) => write!(f, "environment variable {name}"),
+            Self::Flag(name) => write!(f, "flag {name}"),
+            Self::Beside { file, key, .. } if key.is_empty() => f.write_str(file),
+            Self::Beside { file, key, .. } => write!(f, "{key} in {file}"),
+        }
+    }
+}
+
 impl From<&str> for Origin {
     fn from(path: &str) -> Self {
         Self::key(path)
@@ -69,6 +82,11 @@ pub struct Problem {
     message: String,
 }
 
+/// Whether a key is another one, or below it.
+fn is_within(key: &str, parent: &str) -> bool {
+    key.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
 /// Something legal but dangerous, to be told at start; displays as a problem does.
 pub type Warning = Problem;
 
@@ -85,9 +103,9 @@ impl Problem {
         self
     }
 
-    /// Whether it is about this key.
-    pub(super) fn is_about(&self, key: &str) -> bool {
-        matches!(&self.origin, Origin::Key(ours) if ours == key)
+    /// Whether it is about this key, or one below it.
+    pub(super) fn is_within(&self, key: &str) -> bool {
+        matches!(&self.origin, Origin::Key(ours) if is_within(ours, key))
     }
 
     /// Returns what the problem is tied to.
@@ -124,25 +142,25 @@ impl Problem {
     }
 }
 
+/// One line: file, key and message may quote what somebody else wrote.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.origin {
             Origin::Key(key) | Origin::Beside { key, .. } => {
                 if let Some(file) = &self.file {
-                    f.write_str(file)?;
+                    f.write_str(&one_line(file))?;
                     if let Some(Place { line, column }) = self.place {
                         write!(f, ":{line}:{column}")?;
                     }
                     f.write_str(": ")?;
                 }
                 if !key.is_empty() {
-                    write!(f, "{key}: ")?;
+                    write!(f, "{}: ", one_line(key))?;
                 }
             }
-            Origin::Env(name) => write!(f, "environment variable {name}: ")?,
-            Origin::Flag(name) => write!(f, "flag {name}: ")?,
+            Origin::Env(_) | Origin::Flag(_) => write!(f, "{}: ", self.origin)?,
         }
-        f.write_str(&self.message)
+        f.write_str(&one_line(&self.message))
     }
 }
 
@@ -176,7 +194,7 @@ pub struct Problems {
     source: Option<Arc<Source>>,
     found: Vec<Problem>,
     warnings: Vec<Warning>,
-    /// Keys of which it was told that their values cannot be taken.
+    /// Keys that were read as if they were not there, since their values cannot be taken, which was told.
     told: Vec<Origin>,
 }
 
@@ -186,8 +204,8 @@ impl Problems {
         Self::default()
     }
 
-    pub(super) fn in_source(source: Arc<Source>, mistyped: Vec<Problem>) -> Self {
-        let told = mistyped.iter().map(|problem| problem.origin.clone()).collect();
+    pub(super) fn in_source(source: Arc<Source>, mistyped: Vec<Problem>, left_out: &[String]) -> Self {
+        let told = left_out.iter().map(Origin::key).collect();
         Self { source: Some(source), found: mistyped, warnings: Vec::new(), told }
     }
 
@@ -195,9 +213,16 @@ impl Problems {
     /// missing because its value could not be taken is not told again.
     pub fn push(&mut self, origin: impl Into<Origin>, message: impl Into<String>) {
         let problem = self.locate(origin.into(), message.into());
-        if !self.told.contains(&problem.origin) {
+        if !self.is_told(&problem.origin) {
             self.found.push(problem);
         }
+    }
+
+    fn is_told(&self, origin: &Origin) -> bool {
+        self.told.iter().any(|told| match (told, origin) {
+            (Origin::Key(told), Origin::Key(key)) => is_within(key, told),
+            (told, origin) => told == origin,
+        })
     }
 
     /// Adds a warning: legal, but worth telling at start.
@@ -213,6 +238,10 @@ impl Problems {
 
     /// Adds what was found about another file, each with its place there.
     pub fn append(&mut self, other: Self) {
+        if let Some(source) = &other.source {
+            let keys = other.told.iter().filter_map(|told| if let Origin::Key(key) = told { Some(key) } else { None });
+            self.told.extend(keys.map(|key| source.beside(key)));
+        }
         self.extend(other.found);
         self.warnings.extend(other.warnings.into_iter().map(Problem::beside));
     }
@@ -220,6 +249,15 @@ impl Problems {
     /// Adds the problems of another file, each with its place there.
     pub fn extend(&mut self, found: Vec<Problem>) {
         self.found.extend(found.into_iter().map(Problem::beside));
+    }
+
+    /// Adds why a file that is named here can't be used: at the name if it can't be read, else each of its problems.
+    pub fn refuse(&mut self, named: impl Into<Origin>, error: ConfigError) {
+        let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+        match error {
+            ConfigError::Invalid(found) => self.extend(found),
+            ConfigError::Read { .. } => self.push(named, format!("{}{hint}", chain(&error))),
+        }
     }
 
     /// Says whether no problem was found so far.
@@ -232,11 +270,17 @@ impl Problems {
         self.found.len()
     }
 
+    /// Returns the warnings so far, in order.
+    pub fn warnings(&self) -> Vec<Warning> {
+        let mut warnings = self.warnings.clone();
+        warnings.sort_by(Problem::order);
+        warnings
+    }
+
     /// Ends the pass: the warnings if nothing is wrong, else every problem.
     pub fn finish(mut self) -> Result<Vec<Warning>, ConfigError> {
         if self.found.is_empty() {
-            self.warnings.sort_by(Problem::order);
-            return Ok(self.warnings);
+            return Ok(self.warnings());
         }
         self.found.sort_by(Problem::order);
         Err(ConfigError::Invalid(self.found))
@@ -281,5 +325,17 @@ impl ConfigError {
             Self::Read { .. } => &[],
             Self::Invalid(problems) => problems,
         }
+    }
+
+    /// What the operator can check or change; each problem of a file has its own.
+    pub fn hint(&self) -> Option<&'static str> {
+        let Self::Read { source, .. } = self else { return None };
+        Some(match source.kind() {
+            io::ErrorKind::NotFound => "check the path",
+            io::ErrorKind::IsADirectory => "name the file in it",
+            io::ErrorKind::PermissionDenied => "let this user read it",
+            io::ErrorKind::InvalidData => "write it in UTF-8; is it the right file?",
+            _ => "check that it is a plain file",
+        })
     }
 }

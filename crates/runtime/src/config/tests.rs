@@ -222,12 +222,65 @@ shards: 300
 }
 
 #[test]
-fn where_a_value_cannot_be_told_from_the_rest_the_first_of_them_is() {
-    for text in ["hyperfleet_api: {timeout: 1d, endpoint: [a]}\n", "resource_selector:\n  - text\n  - 5\n"] {
-        let error = Text::new("s.yaml", text).parse_as_far_as_possible::<Raw>().unwrap_err();
-        assert_eq!(error.to_string().lines().count(), 1, "{error}");
-    }
+fn what_was_left_out_around_a_value_is_not_told_to_be_missing() {
+    // In such a map it is not known where a value ends, so that the whole of it is not there.
+    let text = "hyperfleet_api: {timeout: 1d, endpoint: [a]}\nshards: x\n";
+    let doc = Text::new("s.yaml", text).parse_as_far_as_possible::<Raw>().unwrap();
+    let mut problems = doc.problems();
+    problems.push("hyperfleet_api.endpoint", "missing");
+    problems.push("hyperfleet_api", "missing");
+    let said = problems.finish().unwrap_err().to_string();
+    let places: Vec<_> = said.lines().map(|line| line.split_inclusive(": ").take(2).collect::<String>()).collect();
+    assert_eq!(places, ["s.yaml:1:27: hyperfleet_api.timeout: ", "s.yaml:2:9: shards: "], "{said}");
+    assert_eq!(
+        refusal("resource_selector:\n  - text\n  - 5\nshards: x\n").lines().count(),
+        3,
+        "each item, and what follows"
+    );
     assert!(refusal("enabled: x\nshards: y\nshards: z\n").contains("duplicate"), "what is no YAML comes first");
+}
+
+/// A type of our own that refuses a value knows no place: the library tells the last key.
+#[test]
+fn what_a_type_of_ours_refuses_is_told_at_its_key() {
+    #[derive(Debug, Default, Deserialize)]
+    #[serde(default)]
+    struct Odd {
+        map: BTreeMap<String, bool>,
+        flags: BTreeMap<String, Flag>,
+    }
+    #[derive(Debug, PartialEq)]
+    struct Flag(bool);
+    impl<'de> Deserialize<'de> for Flag {
+        fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            struct Visitor;
+            impl serde::de::Visitor<'_> for Visitor {
+                type Value = Flag;
+                fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                    f.write_str("a flag")
+                }
+                fn visit_bool<E>(self, flag: bool) -> Result<Flag, E> {
+                    Ok(Flag(flag))
+                }
+            }
+            deserializer.deserialize_any(Visitor)
+        }
+    }
+    let text = "flags:\n  a: [x]\n  b: true\n  c: {d: e}\nmap:\n  g: []\n  typo: true\nother: 1\n";
+    let doc = Text::new("s.yaml", text).parse_as_far_as_possible::<Odd>().unwrap();
+    assert!(doc.value.flags["b"] == Flag(true) && doc.value.map.contains_key("typo"), "the rest is read");
+    let said = doc.problems().finish().unwrap_err().to_string();
+    let expected = "s.yaml:2:3: flags.a: expected a flag\ns.yaml:4:6: flags.c: expected a flag\n\
+                    s.yaml:6:6: map.g: expected text\ns.yaml:8:1: other: unknown key, known are map, flags";
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn a_problem_is_one_line_whatever_it_quotes() {
+    let mut problems = Text::new("a\u{1b}[2J.yaml", "shards: 1\n").parse::<Raw>().unwrap().problems();
+    problems.push("shards", "read /x\nwatchfire: fine\u{202e}: no such file");
+    let said = problems.finish().unwrap_err().to_string();
+    assert_eq!(said, r"a\u{1b}[2J.yaml:1:1: shards: read /x\nwatchfire: fine\u{202e}: no such file");
 }
 
 #[test]

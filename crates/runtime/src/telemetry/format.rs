@@ -22,6 +22,7 @@ use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::{LookupSpan, Scope};
 
 use super::{LogConfig, LogFormat};
+use crate::printable::{misleads, one_line};
 
 /// A stack of causes or a page of HTML in one field makes a log useless.
 const MAX_FIELD_BYTES: usize = 8 * 1024;
@@ -255,17 +256,4 @@ fn word(out: &mut Vec<u8>, text: &str) {
     } else {
         out.extend_from_slice(text.as_bytes());
     }
-}
-
-/// No text from outside may begin a line of its own, move the cursor of a terminal, or turn around what is read.
-fn misleads(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
-fn one_line(text: &str) -> String {
-    let mut line = String::with_capacity(text.len());
-    for c in text.chars() {
-        if misleads(c) { line.extend(c.escape_default()) } else { line.push(c) }
-    }
-    line
 }

@@ -39,6 +39,7 @@ pub struct RawHyperFleet {
     pub message_decision: Option<RawDecision>,
     /// The event's data: each field an expression such as `resource.id`, or a literal. Default: `id`, `kind`, `href`,
     /// `generation` and `owner_references`.
+    #[serde(deserialize_with = "super::finite::read")]
     pub message_data: Option<Value>,
     /// Our own: `generation_aware` or `time_only` decide as in the other form, without expressions. Default
     /// `expression`.

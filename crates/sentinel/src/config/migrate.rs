@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use watchfire_runtime::config::{ConfigError, Text};
+use watchfire_runtime::config::{ConfigError, Env, Origin, Problem, Text};
 use watchfire_runtime::redact::to_yaml;
 
 use super::comments::Comments;
 use super::raw::RawPolicy;
-use super::setting::{RawProcess, SETTINGS};
+use super::setting::{Overrides, RawProcess, SETTINGS};
 use super::{Form, RawHyperFleet, parse};
 
 /// A file in its new form.
@@ -20,9 +20,25 @@ pub struct Migrated {
     pub notes: Vec<String>,
 }
 
+impl Migrated {
+    /// Notes why what was migrated is refused, in the old form as in the new one.
+    pub(super) fn refused<'p>(&mut self, problems: impl Iterator<Item = &'p Problem>) {
+        self.notes.extend(problems.map(|problem| format!("`config check` refuses this: {problem}")));
+    }
+}
+
 /// Writes `text` anew in a form, by default the one that it is not in. What is unknown in it is refused, so that nothing
-/// gets lost in silence; values are taken as they are.
-pub fn migrate(text: &Text, to: Option<Form>) -> Result<Migrated, ConfigError> {
+/// gets lost in silence; values are taken as they are, and the notes say which of them are wrong, with what is given
+/// outside of the file.
+pub fn migrate(text: &Text, to: Option<Form>, env: &Env) -> Result<Migrated, ConfigError> {
+    let mut migrated = rewrite(text, to)?;
+    if let Err(error) = super::read(text, &Overrides::new(env, &[]), env)?.problems.finish() {
+        migrated.refused(error.problems().iter().filter(|problem| matches!(problem.origin(), Origin::Key(_))));
+    }
+    Ok(migrated)
+}
+
+fn rewrite(text: &Text, to: Option<Form>) -> Result<Migrated, ConfigError> {
     let (form, mut whole, problems) = parse(text, false)?;
     problems.finish()?;
     let other = match form {

@@ -47,6 +47,7 @@ pub struct RawConfig {
     pub hyperfleet_api: Option<RawApi>,
     /// The event's data: each field a path such as `.id`, a Go template, or a literal. Default: `id`, `kind`, `href`,
     /// `generation` and `owner_references`.
+    #[serde(deserialize_with = "super::finite::read")]
     pub message_data: Option<Value>,
     /// `generation_aware` (default): spec changes at once, then max age since the last report. `time_only`: max age
     /// since the last transition, and nothing else. `expression`: what `message_decision` says.

@@ -1,6 +1,7 @@
 //! Checks the keys that say when a resource is due.
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use watchfire_runtime::duration::GoDuration;
 
@@ -20,12 +21,15 @@ pub(super) fn unused(decision: RawPolicy, republish: Republish) -> &'static [&'s
     }
 }
 
-/// Makes the rules of checked max ages and what else the file says; says what is wrong with it.
+/// The ages that the other keys are checked with where those of the file are wrong.
+const ANY: MaxAge = MaxAge { ready: Duration::from_mins(30), not_ready: Duration::from_secs(10) };
+
+/// Makes the rules of checked max ages, if they are right, and what else the file says; says what is wrong with that.
 pub(super) fn check(
     raw: &RawConfig,
     decision: RawPolicy,
     unused: &[&str],
-    max_age: MaxAge,
+    max_age: Option<MaxAge>,
     report: &mut Report<'_>,
 ) -> Option<Rules> {
     let policy = match decision {
@@ -43,12 +47,13 @@ pub(super) fn check(
             report.warn(key, message);
         }
     }
-    let rules = Rules::new(policy, max_age);
+    let rules = Rules::new(policy, max_age.unwrap_or(ANY));
     let refresh_spread = match raw.refresh_spread.as_deref() {
         None => Some(rules.refresh_spread),
         Some(text) => check_spread(text, report),
     };
-    let no_progress = check_no_progress(raw, rules, report);
+    let no_progress = check_no_progress(raw, rules, max_age, report);
+    max_age?;
     Some(Rules { refresh_spread: refresh_spread?, no_progress: no_progress?, ..rules })
 }
 
@@ -62,7 +67,12 @@ fn check_spread(text: &str, report: &mut Report<'_>) -> Option<Spread> {
     spread
 }
 
-fn check_no_progress(raw: &RawConfig, rules: Rules, report: &mut Report<'_>) -> Option<NoProgress> {
+fn check_no_progress(
+    raw: &RawConfig,
+    rules: Rules,
+    bounds: Option<MaxAge>,
+    report: &mut Report<'_>,
+) -> Option<NoProgress> {
     let after = raw.no_progress_after.map_or(rules.no_progress.after, GoDuration::get);
     let max_age = raw.max_age_no_progress.map_or(rules.no_progress.max_age, GoDuration::get);
     let mut fine = true;
@@ -70,8 +80,10 @@ fn check_no_progress(raw: &RawConfig, rules: Rules, report: &mut Report<'_>) -> 
         report.push("no_progress_after", "must be longer than 0, for example 30m");
         fine = false;
     }
-    let MaxAge { ready, not_ready } = rules.max_age;
-    if raw.max_age_no_progress.is_some() && !(not_ready..=ready.max(not_ready)).contains(&max_age) {
+    if let Some(MaxAge { ready, not_ready }) = bounds
+        && raw.max_age_no_progress.is_some()
+        && !(not_ready..=ready.max(not_ready)).contains(&max_age)
+    {
         let (from, to) = (GoDuration::new(not_ready), GoDuration::new(ready));
         let message = format!("must be from max_age_not_ready ({from}) to max_age_ready ({to})");
         report.push("max_age_no_progress", message);

@@ -77,7 +77,7 @@ fn every_problem_is_told_at_once_with_its_line() {
         "sentinel.yaml:1:1: poll_interval: must be longer than 0",
         "sentinel.yaml:2:1: resource_typ: unknown key",
         "sentinel.yaml:4:3: hyperfleet_api.endpoint: the scheme must be http or https",
-        "resource_selector[0]: value is missing",
+        "resource_selector[0].value: missing",
         "sentinel.yaml:9:3: message_data.id",
         "sentinel.yaml:10:3: message_data.x",
         "resource_type: missing",
@@ -150,7 +150,7 @@ fn selectors_that_cannot_be_meant_are_refused() {
     for (selector, part) in [
         ("[{label: '', value: x}]", "no name"),
         ("[{label: a, value: x}, {label: a, value: y}]", "twice"),
-        ("[{value: x}]", "label is missing"),
+        ("[{value: x}]", "label: missing"),
         ("[{label: a b, value: x}]", "not a label key"),
         ("{matchExpressions: [{key: a, operator: Near}]}", "Near"),
         ("{matchExpressions: [{key: a, operator: Exists, values: [x]}]}", "takes no values"),
@@ -268,4 +268,148 @@ fn each_expression_that_cannot_be_used_is_told_at_its_key() {
     ] {
         assert!(errors.iter().any(|error| error.contains(part)), "{part}: {errors:?}");
     }
+}
+
+#[test]
+fn every_fault_of_a_selector_is_told_at_its_place() {
+    let pairs = "  - {label: -a, value: b}\n  - {label: c, value: d}\n  - {label: c, value: e}\n  - {value: x}\n  - label: d\n    value: /e\n";
+    let said = refused(&format!("{MINIMAL}resource_selector:\n{pairs}"));
+    for part in [
+        "sentinel.yaml:5:5: resource_selector[0]: \"-a\" is not a label key",
+        "sentinel.yaml:7:5: resource_selector[2]: label \"c\" appears twice",
+        "sentinel.yaml:8:5: resource_selector[3].label: missing",
+        "sentinel.yaml:9:5: resource_selector[4]: \"/e\" is not a label value",
+    ] {
+        assert!(said.iter().any(|line| line.starts_with(part)), "{part}: {said:#?}");
+    }
+    let kubernetes = "  matchLabels:\n    z: /z\n  matchExpressions:\n    - {key: a, operator: Foo}\n    \
+                      - {key: b, operator: In, values: []}\n    - {key: c, operator: Exists, values: [x]}\n";
+    let said = refused(&format!("{MINIMAL}resource_selector:\n{kubernetes}poll_interval: 0s\n"));
+    for part in [
+        "sentinel.yaml:6:5: resource_selector.matchLabels.z: \"/z\" is not",
+        "sentinel.yaml:8:16: resource_selector.matchExpressions[0].operator: \"Foo\" is not",
+        "sentinel.yaml:9:7: resource_selector.matchExpressions[1]: label \"b\" has no values",
+        "sentinel.yaml:10:34: resource_selector.matchExpressions[2].values: Exists takes no values",
+        "sentinel.yaml:11:1: poll_interval: must be longer",
+    ] {
+        assert!(said.iter().any(|line| line.starts_with(part)), "{part}: {said:#?}");
+    }
+}
+
+/// What is of the wrong kind is told together with what is wrong in meaning, and is not called missing besides.
+#[test]
+fn values_of_the_wrong_kind_anywhere_leave_the_rest_to_be_told() {
+    let text = "\
+resource_type: clusters
+resource_selector:
+  matchLabels: 5
+  matchExpressions:
+    - key: [a]
+      operator: Foo
+    - key: b
+      operator: {a: b}
+      values:
+        - [x]
+        - ok
+hyperfleet_api:
+  endpoint: ftp://api
+  headers:
+    fine: x
+    x-a: [x]
+    x-b: {file: [x]}
+poll_interval: []
+message_data:
+  id: .id
+  weight: .nan
+";
+    let text = Text::new("sentinel.yaml", text);
+    let said = read(&text, &Overrides::default(), &Env::default()).unwrap().problems.finish().unwrap_err().to_string();
+    let places: Vec<_> = said.lines().map(|line| line.split(": ").take(2).collect::<Vec<_>>().join(" ")).collect();
+    let expected = [
+        "sentinel.yaml:3:16 resource_selector.matchLabels",
+        "sentinel.yaml:5:12 resource_selector.matchExpressions[0].key",
+        "sentinel.yaml:6:7 resource_selector.matchExpressions[0].operator",
+        "sentinel.yaml:8:17 resource_selector.matchExpressions[1].operator",
+        "sentinel.yaml:10:11 resource_selector.matchExpressions[1].values[0]",
+        "sentinel.yaml:13:3 hyperfleet_api.endpoint",
+        "sentinel.yaml:16:5 hyperfleet_api.headers.x-a",
+        "sentinel.yaml:17:17 hyperfleet_api.headers.x-b.file",
+        "sentinel.yaml:18:16 poll_interval",
+        "sentinel.yaml:21:3 message_data.weight",
+    ];
+    assert_eq!(places, expected, "{said}");
+}
+
+#[test]
+fn a_half_of_a_pair_that_is_of_the_wrong_kind_is_not_missing() {
+    let text = "resource_type: a\nhyperfleet_api:\n  endpoint: http://a\nresource_selector:\n  - label: [a]\n    value: b\n\
+                message_decision:\n  params:\n    - name: a\n      expr: [x]\n  result: a\n";
+    let text = Text::new("a.yaml", text);
+    let said = read(&text, &Overrides::default(), &Env::default()).unwrap().problems.finish().unwrap_err().to_string();
+    let places: Vec<_> = said.lines().map(|line| line.split(": ").take(2).collect::<Vec<_>>().join(" ")).collect();
+    let expected = ["a.yaml:5:12 resource_selector[0].label", "a.yaml:10:13 message_decision.params[0].expr"];
+    assert_eq!(places, expected, "{said}");
+}
+
+#[test]
+fn message_data_that_is_no_map_is_refused() {
+    for (data, part) in [
+        (".nan", "message_data: invalid value: no finite number"),
+        ("-.inf", "no finite number, expected a value that JSON has"),
+        ("[.id]", "message_data: must be a map"),
+        ("5", "message_data: must be a map"),
+        ("\"\"", "message_data: must be a map"),
+        ("{}", "message_data: must be a map"),
+        ("{a: [.inf]}", "message_data.a[0]: invalid value"),
+    ] {
+        let said = refused(&format!("{MINIMAL}message_data: {data}\n")).join("\n");
+        assert!(said.contains(part), "{data}: {said}");
+    }
+}
+
+#[test]
+fn headers_that_differ_in_capitals_only_are_one_header() {
+    let said = refused(&format!("{MINIMAL}  headers:\n    X-Tenant: a\n    x-tenant: b\n    other: c\n"));
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].starts_with("sentinel.yaml:6:5: hyperfleet_api.headers.x-tenant: stands twice"), "{said:?}");
+}
+
+#[test]
+fn what_is_migrated_and_refused_is_noted_as_that() {
+    let file = Text::new("a.yaml", format!("{MINIMAL}poll_interval: 0s\nmessage_data: {{id: ''}}\n"));
+    let notes = migrate(&file, None, &Env::default()).unwrap().notes.join("\n");
+    assert!(notes.contains("`config check` refuses this: a.yaml:4:1: poll_interval: must be longer"), "{notes}");
+    assert!(notes.contains("`config check` refuses this: a.yaml:5:16: message_data.id: "), "{notes}");
+    assert_eq!(migrate(&Text::new("a.yaml", MINIMAL), None, &Env::default()).unwrap().notes, Vec::<String>::new());
+}
+
+#[test]
+fn expressions_that_can_only_fail_are_refused_or_warned_about() {
+    let only = format!("{MINIMAL}message_decision:\n  params:\n    - {{name: a, expr: 1 / 0}}\n  result: a > 0\n");
+    let said = refused(&only).join("\n");
+    assert!(
+        said.starts_with("sentinel.yaml:6:17: message_decision.params[0].expr: param a, line 1, column 1: a division"),
+        "{said}"
+    );
+    let part = "message_decision:\n  result: resource.id == \"a\" && 1 / 0 > 0\nmessage_data:\n  id: .id\n  x: {z: 'resource.id == \"a\" ? 1 : 1 / 0'}\n";
+    let (_, warnings) = load(&format!("{MINIMAL}{part}"), &Env::default()).unwrap();
+    let places: Vec<_> = warnings.iter().map(|it| it.split(", ").next().unwrap()).collect();
+    assert_eq!(
+        places,
+        [
+            "sentinel.yaml:5:3: message_decision.result: result",
+            "sentinel.yaml:8:7: message_data.x.z: expression: line 1"
+        ]
+    );
+    assert!(warnings.iter().all(|it| it.contains("a division by zero")), "{warnings:?}");
+}
+
+#[test]
+fn one_age_that_is_wrong_hides_nothing_of_what_goes_by_it() {
+    let said = refused(&format!(
+        "{MINIMAL}max_age_ready: 0s\nrefresh_spread: 90%\nno_progress_after: 0s\nmax_age_no_progress: 1h\n\
+         message_decision:\n  result: 1 +\n"
+    ));
+    let keys: Vec<_> = said.iter().map(|line| line.split(": ").nth(1).unwrap()).collect();
+    assert_eq!(keys, ["max_age_ready", "refresh_spread", "no_progress_after", "message_decision.result"], "{said:#?}");
 }

@@ -24,6 +24,9 @@ pub struct Answer {
     pub from_memory: bool,
     /// What became of the last event that the process remembers.
     pub last_event: Option<Fate>,
+    /// What became of that event at the subscribers of the embedded broker, which confirms for them.
+    #[serde(default)]
+    pub deliveries: Vec<Delivery>,
     /// The id of the event that is due.
     pub event: Option<String>,
     /// What the selector asks for.
@@ -32,6 +35,21 @@ pub struct Answer {
     pub inputs: Option<Inputs>,
     /// The decision, with every reason that there is.
     pub decision: Option<Explanation>,
+}
+
+/// An event on its way from the embedded broker to one subscriber.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Delivery {
+    /// The subscriber.
+    pub subscriber: String,
+    /// `pending`, `delivered`, `dead` or `discarded`.
+    pub state: String,
+    /// Attempts that counted.
+    pub attempts: u32,
+    /// Why it is not delivered.
+    pub reason: Option<String>,
+    /// When it last changed.
+    pub changed: Timestamp,
 }
 
 /// What was found.

@@ -7,6 +7,7 @@ use super::bounds;
 use super::plan::Planner;
 use super::tree::Node;
 use super::types::Known;
+use super::value::Value;
 
 /// The parser recurses; this is enough for the largest source (see the tests), and only what is used is ever touched.
 const STACK: usize = 64 * 1024 * 1024;
@@ -54,6 +55,8 @@ pub(super) struct Declared {
     pub(super) ty: Known,
     /// How deep lists and maps nest in its value.
     pub(super) nesting: usize,
+    /// Its value, where that is the same over every resource.
+    pub(super) always: Option<Value<'static>>,
 }
 
 /// A compiled source.
@@ -65,6 +68,10 @@ pub(super) struct Planned {
     pub(super) slots: usize,
     /// How deep lists and maps nest in its value, those of the params in it included.
     pub(super) nesting: usize,
+    /// Its value, where that is the same over every resource.
+    pub(super) always: Option<Value<'static>>,
+    /// Parts that can only fail, and that others may decide without.
+    pub(super) doubts: Vec<Fault>,
 }
 
 /// Runs `work` where the parser cannot exhaust the stack.

@@ -87,7 +87,7 @@ impl<'v> Run<'v> {
                 let found = self.facts.resource.get(name).map(|json| Value::of_json(name, json));
                 found.or_else(|| absent.clone()).ok_or_else(|| stop(missing(name)))
             }
-            Op::Now => Ok(Value::Timestamp(self.facts.now)),
+            Op::Now => Ok(Value::Timestamp(self.facts.now.into())),
             Op::Reason => Ok(Value::text(self.reason)),
             Op::Slot(slot) => Ok(self.slots.get(*slot).cloned().unwrap_or(Value::Null)),
             Op::Select(of, name) => self.select(of, name),

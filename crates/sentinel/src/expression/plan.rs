@@ -5,7 +5,8 @@ use cel_core::{BinaryOp, ComprehensionData, Expr, SpannedExpr, UnaryOp};
 
 use super::bounds::MAX_VALUE_NESTING;
 use super::compile::{Declared, Fault, Planned, Purpose};
-use super::eval::Trouble;
+use super::eval::{Stop, Trouble};
+use super::fate::{self, Fate};
 use super::functions::{self, Function};
 use super::tree::{Binary, Each, Node, Op, What};
 use super::types::{self, Known, SIGNATURES, Style};
@@ -32,6 +33,12 @@ static ALWAYS: [(&str, Value<'static>); 5] = [
 /// What to try where types do not go together.
 const CONVERT: &str = "convert one of them, as in string(x), int(x), double(x) or timestamp(x)";
 
+/// What becomes of what cannot have a value.
+const ONLY_FAILS: &str = "as it is written, it fails on every resource";
+
+/// The same of a part that others may decide without.
+const FAILS_WHERE_IT_COUNTS: &str = "as it is written, it fails on every resource on which it counts";
+
 /// What a macro asks of each element.
 const WANTED: &str = "what is asked of each element";
 
@@ -51,6 +58,7 @@ pub(super) struct Planner<'a> {
     params: usize,
     /// How deep the values of the params nest.
     nestings: Vec<usize>,
+    declared: &'a [Declared],
     slots: usize,
     later: &'a [&'a str],
     purpose: Purpose,
@@ -63,7 +71,7 @@ impl<'a> Planner<'a> {
         let names: Vec<_> = declared.iter().map(|param| (param.name.as_str(), param.ty)).collect();
         let (params, slots) = (names.len(), names.len());
         let nestings = declared.iter().map(|param| param.nesting).collect();
-        Self { names, params, nestings, slots, later, purpose, depth: 0, faults: Vec::new() }
+        Self { names, params, nestings, declared, slots, later, purpose, depth: 0, faults: Vec::new() }
     }
 
     /// Plans a whole source, or tells all that is wrong with it.
@@ -82,7 +90,18 @@ impl<'a> Planner<'a> {
         }
         // A number, or a truth, of what nests is flat again.
         let nesting = if ty.is_none_or(|ty| matches!(ty, Type::List | Type::Map)) { nesting } else { 0 };
-        if self.faults.is_empty() { Ok(Planned { node, ty, slots: self.slots, nesting }) } else { Err(self.faults) }
+        if !self.faults.is_empty() {
+            return Err(self.faults);
+        }
+        let (fate, doubts) = fate::find(&node, self.declared, self.slots);
+        let always = match fate {
+            Fate::Fails(Stop { at, trouble }) => return Err(vec![Fault::new(at, trouble.what, ONLY_FAILS)]),
+            Fate::Is(value) => Some(value),
+            Fate::Varies => None,
+        };
+        let doubts =
+            doubts.into_iter().map(|stop| Fault::new(stop.at, stop.trouble.what, FAILS_WHERE_IT_COUNTS)).collect();
+        Ok(Planned { node, ty, slots: self.slots, nesting, always, doubts })
     }
 
     /// Plans a part; after a fault what is returned does not matter.
@@ -342,7 +361,7 @@ impl<'a> Planner<'a> {
         };
         match self.known(signature.function, &nodes) {
             Some(Ok(value)) => (Op::Constant(value), signature.result),
-            Some(Err(trouble)) => self.fault(expr, trouble.what, "as it is written, it fails on every resource"),
+            Some(Err(trouble)) => self.fault(expr, trouble.what, ONLY_FAILS),
             None => (Op::Call(signature.function, nodes), signature.result),
         }
     }

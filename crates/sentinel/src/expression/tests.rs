@@ -407,3 +407,109 @@ fn the_built_in_decision_compiles_and_reads_nothing_but_the_summary() {
     assert_eq!(expression.params.len(), 7);
     with(&resource(), |facts| assert_eq!(expression.evaluate(facts), Ok(true)));
 }
+
+/// Why a source is refused, or where else it can only fail.
+fn fate(source: &str) -> Result<Vec<String>, String> {
+    match Field::compile(source) {
+        Ok(field) => Ok(field.doubts().iter().map(ToString::to_string).collect()),
+        Err(problems) => Err(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join(" / ")),
+    }
+}
+
+#[test]
+fn what_can_only_fail_is_refused_with_its_place_and_its_reason() {
+    for (source, place, why) in [
+        ("1 / 0", 1, "a division by zero"),
+        ("2 + 1 % 0", 5, "a division by zero"),
+        ("1u / 0u", 1, "a division by zero"),
+        ("9223372036854775807 + 1", 1, "+ goes beyond what can be held"),
+        ("timestamp('9999-12-31T23:59:59Z') + duration('1s') > now", 1, "+ goes beyond"),
+        ("resource.generation / 0", 1, "a division by zero"),
+        ("resource.spec.nodes % (2 - 2)", 1, "a division by zero"),
+        ("resource.generation > 1 && [1, 2][2] == 1 && 1 / 0 > 0 ? 1 : 1 / 0", 64, ""),
+        ("resource.generation > 1 ? 1 / 0 : 2 / 0", 27, "a division by zero"),
+        ("now.getHours('Nowhere/Land')", 1, "unknown time zone \"Nowhere/Land\""),
+        ("timestamp(resource.id).getHours('Nowhere/Land') + 1", 1, "unknown time zone"),
+        ("{'a': [resource.id, string(1 / 0)]}", 28, "a division by zero"),
+        ("{'a': 1}.b", 1, "there is no \"b\""),
+        ("[1 / 0].exists(x, resource.generation == x)", 2, "a division by zero"),
+        ("(1 / 0 > 0 || false) && 1 / 0 > 0", 2, "a division by zero"),
+        ("dyn(1) + dyn('a') == resource.id", 1, "+ cannot take int and string"),
+        ("!(resource.generation / 0 == 1)", 3, "a division by zero"),
+    ] {
+        let said = fate(source);
+        if why.is_empty() {
+            // Of a choice whose condition may fail as well, nothing is certain.
+            assert!(said.is_ok(), "{source}: {said:?}");
+            continue;
+        }
+        let said = said.expect_err(source);
+        let place = format!("line 1, column {place}: {why}");
+        assert!(
+            said.starts_with(&place) && said.ends_with("as it is written, it fails on every resource"),
+            "{source}: {said}"
+        );
+    }
+}
+
+#[test]
+fn what_others_decide_without_is_no_failure_and_a_doubt_only_where_they_may_not() {
+    for source in [
+        "false && 1 / 0 > 0",
+        "1 / 0 > 0 && false",
+        "true || 1 / 0 > 0",
+        "1 / 0 > 0 || resource.id == 'a' || true",
+        "true ? 1 : 1 / 0",
+        "true ? resource.generation : resource.generation / 0",
+        "[].exists(x, 1 / 0 > x)",
+        "[1, 2].exists(x, 1 / (x - 1) > 0)",
+        "1.0 / 0.0 > 1.0",
+        "resource.generation / 2",
+        "resource.spec.nodes / 0.0 > 1.0",
+        "now.getHours('Europe/Berlin') + now.getHours(resource.id) + now.getHours('-05:00')",
+    ] {
+        assert_eq!(fate(source), Ok(Vec::new()), "{source}");
+    }
+    for (source, place) in [
+        ("resource.id == 'a' && 1 / 0 > 0", 23),
+        ("resource.id == 'a' || true && 1 / 0 > 0", 31),
+        ("resource.generation > 1 ? 1 : 1 / 0", 31),
+        ("resource.generation > 1 ? 1 / 0 : 1", 27),
+        ("resource.spec.list.all(x, x > 1.0 / 1.0 && 9223372036854775807 + 1 > 0)", 44),
+        ("resource.spec.list.map(x, 1 / 0)", 27),
+        ("resource.id == 'a' && now.getHours('Nowhere/Land') > 3", 23),
+    ] {
+        let told = fate(source).expect(source);
+        assert_eq!(told.len(), 1, "{source}: {told:?}");
+        assert!(told[0].starts_with(&format!("line 1, column {place}: ")), "{source}: {told:?}");
+        assert!(told[0].ends_with("it fails on every resource on which it counts"), "{source}: {told:?}");
+    }
+}
+
+#[test]
+fn a_param_that_is_the_same_over_every_resource_is_known_to_those_after_it() {
+    let params = |sources: &[(&str, &str)]| -> Vec<(String, String)> {
+        sources.iter().map(|(name, source)| ((*name).to_owned(), (*source).to_owned())).collect()
+    };
+    let zero = params(&[("zero", "1 - 1"), ("half", "resource.generation / zero")]);
+    let problems = Expression::compile(&zero, "half > 0").unwrap_err();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].to_string().starts_with("param half, line 1, column 1: a division by zero"), "{problems:?}");
+    let on = params(&[("off", "false"), ("rest", "off && 1 / 0 > 0")]);
+    assert_eq!(Expression::compile(&on, "rest || now > timestamp('2020-01-01T00:00:00Z')").unwrap().doubts(), []);
+    let doubtful = Expression::compile(&params(&[("a", "resource.id == 'a' && 1 / 0 > 0")]), "a || 1 % 0 > 0").unwrap();
+    let told: Vec<_> = doubtful.doubts().iter().map(|doubt| doubt.part.key()).collect();
+    assert_eq!(told, ["params.0.expr", "result"]);
+}
+
+#[test]
+fn looking_for_what_can_only_fail_ends_soon() {
+    let deep = format!("resource.generation{}", " / (resource.generation".repeat(60) + &")".repeat(60));
+    let wide = vec!["resource.id == 'a' && 1 / 0 > 0"; 100].join(" || ");
+    let loops = vec!["[1, 2, 3, 4, 5, 6, 7, 8, 9].map(x, [1, 2, 3, 4, 5, 6, 7, 8, 9].map(y, x * y))"; 40].join(" == ");
+    for source in [deep, wide, loops] {
+        let started = Instant::now();
+        let _either = fate(&source);
+        assert!(started.elapsed() < Duration::from_secs(5), "{:?}: {}", started.elapsed(), &source[..60]);
+    }
+}

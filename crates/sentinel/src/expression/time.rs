@@ -1,7 +1,7 @@
 //! Times and durations as Go reads and writes them.
 
+use jiff::Timestamp;
 use jiff::tz::{Offset, TimeZone};
-use jiff::{Timestamp, Zoned};
 use watchfire_runtime::duration::GoDuration;
 
 /// The first and the last second that an expression can have: the years 1 to 9999.
@@ -9,8 +9,55 @@ const SECONDS: std::ops::RangeInclusive<i64> = -62_135_596_800..=253_402_300_799
 
 const SECOND: i64 = 1_000_000_000;
 
+/// After 400 years the calendar repeats itself, days of the week included.
+const CYCLE_YEARS: i64 = 400;
+const CYCLE_SECONDS: i64 = 146_097 * 24 * 60 * 60;
+
+/// A time that an expression can have. The library's own end a day before the last of them, which are looked at a
+/// [cycle](CYCLE_YEARS) earlier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Moment {
+    /// Since 1970.
+    second: i64,
+    /// Since the second began.
+    nanosecond: i64,
+}
+
+impl From<Timestamp> for Moment {
+    fn from(time: Timestamp) -> Self {
+        let (second, nanosecond) = (time.as_second(), i64::from(time.subsec_nanosecond()));
+        // Before 1970 the library counts the fraction backwards.
+        let borrowed = i64::from(nanosecond < 0);
+        Self { second: second - borrowed, nanosecond: nanosecond + borrowed * SECOND }
+    }
+}
+
+impl Moment {
+    /// Seconds since 1970.
+    pub(super) fn as_second(self) -> i64 {
+        self.second
+    }
+
+    pub(super) fn as_nanosecond(self) -> i128 {
+        i128::from(self.second) * i128::from(SECOND) + i128::from(self.nanosecond)
+    }
+
+    fn from_nanosecond(nanos: i128) -> Option<Self> {
+        let (second, rest) = (nanos.div_euclid(SECOND.into()), nanos.rem_euclid(SECOND.into()));
+        let moment = Self { second: i64::try_from(second).ok()?, nanosecond: i64::try_from(rest).ok()? };
+        Some(moment).filter(|moment| SECONDS.contains(&moment.second))
+    }
+
+    /// The library's time, and how many years earlier than this it is.
+    fn held(self) -> Option<(Timestamp, i64)> {
+        let at = |second| Timestamp::new(second, i32::try_from(self.nanosecond).ok()?).ok();
+        let earlier = || Some((at(self.second - CYCLE_SECONDS)?, CYCLE_YEARS));
+        at(self.second).map(|time| (time, 0)).or_else(earlier)
+    }
+}
+
 /// Reads RFC 3339, exactly: with `T`, seconds and an offset.
-pub(super) fn parse_timestamp(text: &str) -> Option<Timestamp> {
+pub(super) fn parse_timestamp(text: &str) -> Option<Moment> {
     let (date_time, rest) = text.as_bytes().split_at_checked(19)?;
     let shaped = date_time.iter().zip(b"0000-00-00T00:00:00").all(|(found, wanted)| match wanted {
         b'0' => found.is_ascii_digit(),
@@ -36,27 +83,36 @@ pub(super) fn parse_timestamp(text: &str) -> Option<Timestamp> {
     } else {
         text
     };
-    in_range(text.parse().ok()?)
-}
-
-/// A time, where it is one that an expression can have.
-pub(super) fn in_range(time: Timestamp) -> Option<Timestamp> {
-    SECONDS.contains(&time.as_second()).then_some(time)
+    let (time, cycle) = match text.strip_prefix("9999") {
+        Some(rest) => (format!("9599{rest}").parse::<Timestamp>().ok()?, CYCLE_SECONDS),
+        None => (text.parse().ok()?, 0),
+    };
+    shift(time.into(), i128::from(cycle) * i128::from(SECOND))
 }
 
 /// Seconds since 1970 as a time.
-pub(super) fn from_seconds(seconds: i64) -> Option<Timestamp> {
-    Timestamp::from_second(seconds).ok().and_then(in_range)
+pub(super) fn from_seconds(seconds: i64) -> Option<Moment> {
+    SECONDS.contains(&seconds).then_some(Moment { second: seconds, nanosecond: 0 })
 }
 
 /// `time` moved by nanoseconds.
-pub(super) fn shift(time: Timestamp, nanos: i128) -> Option<Timestamp> {
-    Timestamp::from_nanosecond(time.as_nanosecond().checked_add(nanos)?).ok().and_then(in_range)
+pub(super) fn shift(time: Moment, nanos: i128) -> Option<Moment> {
+    Moment::from_nanosecond(time.as_nanosecond().checked_add(nanos)?)
 }
 
 /// RFC 3339 in UTC, with the digits that it needs.
-pub(super) fn format_timestamp(time: Timestamp) -> String {
-    time.to_string()
+pub(super) fn format_timestamp(time: Moment) -> String {
+    match time.held() {
+        // The year is what differs.
+        Some((earlier, years @ 1..)) => {
+            let text = earlier.to_string();
+            let (year, rest) = text.split_once('-').unwrap_or_default();
+            format!("{}-{rest}", year.parse::<i64>().unwrap_or_default() + years)
+        }
+        Some((time, _)) => time.to_string(),
+        // No time is beyond both.
+        None => String::new(),
+    }
 }
 
 /// Reads what Go's `time.ParseDuration` reads, as nanoseconds.
@@ -93,21 +149,31 @@ pub(super) enum Part {
 }
 
 /// A part of `time`, in the zone called `zone`, else in UTC; `None` when there is no such zone.
-pub(super) fn part_of_timestamp(time: Timestamp, part: Part, zone: Option<&str>) -> Option<i64> {
-    let zone = zone.map_or(Some(TimeZone::UTC), parse_zone)?;
-    let local: Zoned = time.to_zoned(zone);
+pub(super) fn part_of_timestamp(time: Moment, part: Part, zone: Option<&str>) -> Option<i64> {
+    let mut zone = zone.map_or(Some(TimeZone::UTC), parse_zone)?;
+    let (time, years) = time.held()?;
+    if years > 0 {
+        // Rules of a zone are not those of a cycle ago.
+        zone = zone.to_offset(Timestamp::MAX).to_time_zone();
+    }
+    let local = time.to_zoned(zone);
     Some(match part {
         Part::Date => local.day().into(),
         Part::DayOfMonth => i64::from(local.day()) - 1,
         Part::DayOfWeek => local.weekday().to_sunday_zero_offset().into(),
         Part::DayOfYear => i64::from(local.day_of_year()) - 1,
-        Part::FullYear => local.year().into(),
+        Part::FullYear => i64::from(local.year()) + years,
         Part::Hours => local.hour().into(),
         Part::Milliseconds => local.millisecond().into(),
         Part::Minutes => local.minute().into(),
         Part::Month => i64::from(local.month()) - 1,
         Part::Seconds => local.second().into(),
     })
+}
+
+/// Whether there is a zone that is called so.
+pub(super) fn is_zone(text: &str) -> bool {
+    parse_zone(text).is_some()
 }
 
 /// `+02:00`, or a name such as `Europe/Berlin`.

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::ser::{Error as _, Serialize, SerializeMap, Serializer};
 use serde_json::{Value as Json, json};
 
-use super::time;
+use super::time::{self, Moment};
 use crate::resource::Resource;
 
 /// Characters of a text that are shown to whoever asks.
@@ -24,7 +24,7 @@ pub(super) enum Value<'v> {
     Uint(u64),
     Double(f64),
     Text(Text<'v>),
-    Timestamp(Timestamp),
+    Timestamp(Moment),
     /// Nanoseconds, as in Go.
     Duration(i64),
     List(Arc<[Value<'v>]>),
@@ -162,7 +162,7 @@ impl<'v> Record<'v> {
             Self::Summary(resource) => {
                 let status = &resource.status;
                 let time = |time: Option<Timestamp>| {
-                    time.map_or_else(|| Value::text(""), |time| Value::made(&time::format_timestamp(time)))
+                    time.map_or_else(|| Value::text(""), |time| Value::made(&time::format_timestamp(time.into())))
                 };
                 Some(match field {
                     "generation" => Value::Int(resource.generation.unwrap_or(0)),

@@ -7,7 +7,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
-use watchfire_runtime::config::Text;
+use watchfire_runtime::config::{Env, Text};
 use watchfire_sentinel::config::{Form, migrate};
 use watchfire_testkit::{Answer, Receiver};
 
@@ -108,7 +108,8 @@ async fn a_configuration_in_each_form_yields_the_same_events_over_a_recorded_fle
 
 /// A file as it is in each form.
 fn migrations(file: &str) -> [String; 2] {
-    [Form::Flat, Form::HyperFleet].map(|to| migrate(&Text::new("a.yaml", file), Some(to)).unwrap().text)
+    [Form::Flat, Form::HyperFleet]
+        .map(|to| migrate(&Text::new("a.yaml", file), Some(to), &Env::default()).unwrap().text)
 }
 
 #[tokio::test]

@@ -97,7 +97,8 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 
 #[derive(Debug, Args)]
 pub(crate) struct CoverageArgs {
-    /// The YAML files of all sentinels that share the fleet, in either form.
+    /// The YAML files of all sentinels that share the fleet, in either form; a list for `watchfire run` stands for the
+    /// files that it names.
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// Names every resource found, not only the first 20 of each kind.

@@ -43,6 +43,11 @@ struct List {
     _rest: BTreeMap<String, Value>,
 }
 
+/// Whether the text is a list for `watchfire run`.
+pub(super) fn is_list(text: &Text) -> bool {
+    text.parse::<List>().is_ok()
+}
+
 /// Fails if the text is a Kubernetes object or a list of sentinels. What cannot be read as one is left to whoever reads
 /// it next.
 pub(super) fn refuse(text: &Text) -> Result<(), ConfigError> {

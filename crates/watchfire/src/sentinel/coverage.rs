@@ -6,24 +6,24 @@ use std::io::{self, IsTerminal, Write as _};
 use anyhow::{Context, anyhow};
 use serde_json::json;
 use watchfire_runtime::config::Env;
+use watchfire_runtime::one_line;
 use watchfire_runtime::redact::address;
 use watchfire_sentinel::SentinelConfig;
 use watchfire_sentinel::api::{Api, ApiConfig, UNLISTED};
 use watchfire_sentinel::coverage::{Coverage, Finding, Findings};
 
-use super::{plain, told, unlisted};
+use super::{told, unlisted};
 use crate::cli::Format;
 use crate::cli::sentinel::CoverageArgs;
 use crate::config;
-use crate::failure::{Failure, say};
+use crate::failure::{Failure, say, tell};
 
 /// Findings of each kind that are named without `--all`.
 const NAMED: usize = 20;
 
 pub(super) async fn run(args: &CoverageArgs, env: &Env) -> Result<(), Failure> {
-    let configs = config::sentinels(&args.files, env)?;
-    let names = args.files.iter().map(|file| file.display().to_string());
-    let mut lists = group(names.zip(configs), if args.all { usize::MAX } else { NAMED });
+    let configs = config::fleet(&args.files, env)?;
+    let mut lists = group(configs.into_iter(), if args.all { usize::MAX } else { NAMED });
     for (config, coverage) in &mut lists {
         let client = Api::new(&config.api).context("make the API client")?;
         coverage.read(&client, &told, progress).await.map_err(|error| unlisted(&error, config))?;
@@ -36,7 +36,7 @@ pub(super) async fn run(args: &CoverageArgs, env: &Env) -> Result<(), Failure> {
             let document = json!({"covered": exact, "lists": lists});
             say(&serde_json::to_string_pretty(&document).context("print the coverage")?)?;
         }
-        Format::Text => say(&lists.iter().map(text).collect::<Vec<_>>().join("\n"))?,
+        Format::Text => tell(&lists.iter().map(text).collect::<Vec<_>>().join("\n"))?,
     }
     if exact {
         return Ok(());
@@ -87,7 +87,7 @@ fn text(list: &Coverage) -> String {
     for share in &list.shares {
         let selector = share.selector.as_deref().unwrap_or("everything");
         // Writing to a String cannot fail.
-        let _infallible = writeln!(text, "{:>10}  {}  ({selector})", share.resources, share.file);
+        let _infallible = writeln!(text, "{:>10}  {}  ({selector})", share.resources, one_line(&share.file));
     }
     text
 }
@@ -101,7 +101,7 @@ fn section(text: &mut String, what: &str, findings: &Findings) {
         let labels = if labels.is_empty() && error.is_none() { "(no labels)".to_owned() } else { labels };
         let rest = [labels, files.join(", "), error.clone().unwrap_or_default()];
         let rest = rest.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("  ");
-        let _infallible = writeln!(text, "    {}  {}", plain(id), plain(&rest));
+        let _infallible = writeln!(text, "    {}  {}", one_line(id), one_line(&rest));
     }
     let named = findings.first.len() as u64;
     if named < findings.count {

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use axum::extract::{Path, State};
@@ -11,28 +12,59 @@ use axum::routing::get;
 use axum::{Json, Router};
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use jiff::{SignedDuration, Timestamp};
-use watchfire_runtime::clock;
-use watchfire_runtime::config::Env;
+use watchfire_delivery::outbox::{self, Entry};
+use watchfire_delivery::store::Store;
+use watchfire_runtime::config::{ConfigError, Env};
+use watchfire_runtime::{clock, one_line};
 use watchfire_sentinel::decision::Explanation;
-use watchfire_sentinel::explain::{Adapter, Answer, Evaluated, Explainer, Inputs, Outcome, Part, ask};
+use watchfire_sentinel::event::SOURCE;
+use watchfire_sentinel::explain::{Adapter, Answer, Delivery, Evaluated, Explainer, Inputs, Outcome, Part, ask};
 
-use super::plain;
 use crate::cli::Format;
 use crate::cli::sentinel::ExplainArgs;
 use crate::config;
-use crate::failure::{Failure, say};
+use crate::failure::{Failure, say, tell};
 
 const USAGE: &str = "GET /sentinel/explain/{id} says why a resource is, or is not, published; it is read-only\n";
 
+/// How long the store may take; the page that asks is given up after ten seconds, of which the API may take eight.
+const STORE_PATIENCE: Duration = Duration::from_secs(1);
+
 /// The pages of a process with these sentinels: one question, one request to each one's API, all at the same time: one that
 /// takes long leaves no time for another.
-pub(super) fn pages(explainers: Vec<Explainer>) -> Router {
-    Router::new().route("/", get(async || USAGE)).route("/{id}", get(answer)).with_state(Arc::new(explainers))
+pub(super) fn pages(sentinels: Vec<Asked>) -> Router {
+    Router::new().route("/", get(async || USAGE)).route("/{id}", get(answer)).with_state(Arc::new(sentinels))
 }
 
-async fn answer(State(explainers): State<Arc<Vec<Explainer>>>, Path(id): Path<String>) -> Response {
+/// A sentinel of this process, and where its broker keeps what it delivers, if that is the embedded one.
+pub(super) struct Asked {
+    pub(super) explainer: Explainer,
+    pub(super) store: Option<Store>,
+}
+
+impl Asked {
+    async fn explain(&self, id: &str, now: Timestamp) -> Answer {
+        let mut answer = self.explainer.explain(id, now).await;
+        if let (Some(store), Some(event)) = (&self.store, &answer.last_event) {
+            let id = event.id.clone();
+            let reading = store.read(move |connection| outbox::of_event(connection, SOURCE, &id));
+            // A store that is busy or fails is told by /readyz; the answer is worth having without it.
+            if let Ok(Ok(entries)) = tokio::time::timeout(STORE_PATIENCE, reading).await {
+                answer.deliveries = entries.into_iter().map(delivery).collect();
+            }
+        }
+        answer
+    }
+}
+
+fn delivery(entry: Entry) -> Delivery {
+    let Entry { sink, state, attempts, reason, changed, .. } = entry;
+    Delivery { subscriber: sink, state: state.as_str().to_owned(), attempts, reason, changed }
+}
+
+async fn answer(State(sentinels): State<Arc<Vec<Asked>>>, Path(id): Path<String>) -> Response {
     let now = clock::now();
-    let mut asked: FuturesOrdered<_> = explainers.iter().map(|explainer| explainer.explain(&id, now)).collect();
+    let mut asked: FuturesOrdered<_> = sentinels.iter().map(|sentinel| sentinel.explain(&id, now)).collect();
     let mut answers = Vec::new();
     while let Some(answer) = asked.next().await {
         let knows = rank(answer.outcome) == 0;
@@ -73,33 +105,53 @@ pub(super) async fn run(args: &ExplainArgs, env: &Env) -> Result<(), Failure> {
     let answer = if let Some(server) = &args.server {
         ask(server, &args.id).await.context("explain")?
     } else {
-        let config = Arc::new(config::sentinel(&args.config, env)?);
-        Explainer::new(config).context("make the API client")?.explain(&args.id, clock::now()).await
+        let config = config::sentinel(&args.config, env).map_err(|error| unnamed(error, &args.id))?;
+        Explainer::new(Arc::new(config)).context("make the API client")?.explain(&args.id, clock::now()).await
     };
     if args.output.format == Format::Json {
         say(&serde_json::to_string_pretty(&answer).context("print the explanation")?)?;
     }
     match answer.outcome {
         Outcome::Due | Outcome::NotDue | Outcome::NotSelected => match args.output.format {
-            Format::Text => say(&text(&answer)),
+            Format::Text => tell(&text(&answer)),
             Format::Json => Ok(()),
         },
         Outcome::Unreadable | Outcome::NotFound | Outcome::ApiFailed | Outcome::NoId | Outcome::Busy => {
             let last = last_event(&answer).map(|last| format!("; its last event: {last}")).unwrap_or_default();
-            Err(Failure::Failed(anyhow!("explain {}: {}{last}", plain(&answer.id), plain(&answer.verdict))))
+            Err(Failure::Failed(anyhow!("explain {}: {}{last}", one_line(&answer.id), one_line(&answer.verdict))))
         }
     }
+}
+
+/// Says whom one can ask, where nobody was named.
+fn unnamed(error: ConfigError, id: &str) -> Failure {
+    if !config::is_default_missing(&error) {
+        return error.into();
+    }
+    let asked = format!(
+        "explain {}: name a running sentinel with --server URL, which knows its own events, or a sentinel's file with \
+         --config FILE, whose API is asked",
+        one_line(id)
+    );
+    Failure::Configuration(anyhow::Error::new(error).context(asked))
 }
 
 fn text(answer: &Answer) -> String {
     let kind = answer.inputs.as_ref().map(|inputs| inputs.kind.as_str()).filter(|kind| !kind.is_empty());
     let kind = kind.unwrap_or(&answer.resource_type);
-    let mut text = format!("{} {}: {}\n\n", plain(kind), plain(&answer.id), plain(&answer.verdict));
+    let mut text = format!("{} {}: {}\n\n", one_line(kind), one_line(&answer.id), one_line(&answer.verdict));
     let last = last_event(answer).unwrap_or_else(|| {
         let unknown = "not known: only the API was asked; --server URL asks the running sentinel";
         if answer.from_memory { "none that this process remembers" } else { unknown }.to_owned()
     });
     line(&mut text, "last event", &last);
+    for Delivery { subscriber, state, attempts, reason, changed } in &answer.deliveries {
+        let attempts = if *attempts == 1 { "1 attempt".to_owned() } else { format!("{attempts} attempts") };
+        let why = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        let ago = ago(*changed, answer.now);
+        let way_out = if state == "dead" { "; `watchfire outbox retry` sends it again" } else { "" };
+        line(&mut text, "  to a subscriber", &format!("{subscriber}: {state} {ago}, {attempts}{why}{way_out}"));
+    }
     if let Some(event) = &answer.event {
         line(&mut text, "the event that is due", event);
     }
@@ -117,7 +169,7 @@ fn last_event(answer: &Answer) -> Option<String> {
     let ago = ago(fate.at, answer.now);
     let became = match &fate.refused {
         None => format!("confirmed {ago}"),
-        Some(why) => format!("not confirmed {ago}: {};", plain(why)),
+        Some(why) => format!("not confirmed {ago}: {};", one_line(why)),
     };
     Some(format!("{became}, {}, event {}", fate.reason, fate.id))
 }
@@ -198,7 +250,7 @@ fn rules(text: &mut String, decision: &Explanation) {
 
 fn line(text: &mut String, what: &str, value: &str) {
     // Writing to a String cannot fail.
-    let _infallible = writeln!(text, "{:<23} {}", plain(what), plain(value));
+    let _infallible = writeln!(text, "{:<23} {}", one_line(what), one_line(value));
 }
 
 fn number(number: Option<i64>) -> String {

@@ -1,8 +1,5 @@
 //! `watchfire sentinel record`: lists as the service does, and keeps what it sees; decides and publishes nothing.
 
-use std::fmt;
-use std::io::{self, Write as _};
-
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -17,7 +14,7 @@ use super::{told, unlisted};
 use crate::cli::RecordBesideArgs;
 use crate::cli::sentinel::RecordArgs;
 use crate::config;
-use crate::failure::{Failure, say};
+use crate::failure::{Failure, note_aside, tell};
 
 pub(super) async fn run(args: &RecordArgs, env: &Env) -> Result<(), Failure> {
     let config = config::sentinel(&args.config, env)?;
@@ -37,7 +34,7 @@ pub(super) async fn run(args: &RecordArgs, env: &Env) -> Result<(), Failure> {
         }
     };
     let (output, kind) = (args.output.display(), &config.api.resource_type);
-    say(&format!("recording {kind} every {:?} into {output}", config.poll_interval))?;
+    tell(&format!("recording {kind} every {:?} into {output}", config.poll_interval))?;
     let mut polls = 0;
     let ended = tokio::select! {
         ended = record(&config, &api, &mut writer, &mut polls) => ended,
@@ -53,7 +50,7 @@ pub(super) async fn run(args: &RecordArgs, env: &Env) -> Result<(), Failure> {
         1 => "1 poll".to_owned(),
         polls => format!("{polls} polls"),
     };
-    say(&format!("recorded {polls} into {output}"))
+    tell(&format!("recorded {polls} into {output}"))
 }
 
 /// Begins to record beside the service; what has a name, into a folder of its own.
@@ -88,7 +85,7 @@ async fn record(config: &SentinelConfig, api: &Api, writer: &mut Writer, polls: 
                 *polls += 1;
                 failing = false;
                 if unlisted > 0 && !std::mem::replace(&mut short, true) {
-                    tell(format_args!("the API counts {unlisted} resources that it does not list; {UNLISTED}"));
+                    note_aside(&format!("the API counts {unlisted} resources that it does not list; {UNLISTED}"));
                 }
                 continue;
             }
@@ -99,17 +96,12 @@ async fn record(config: &SentinelConfig, api: &Api, writer: &mut Writer, polls: 
         }
         if !std::mem::replace(&mut failing, true) {
             let hint = error.hint(config.form);
-            tell(format_args!("{}; {hint}; going on", chain(&error)));
+            note_aside(&format!("{}; {hint}; going on", chain(&error)));
         }
         if let Some(asked) = error.retry_after() {
             sleep(asked).await;
         }
     }
-}
-
-fn tell(what: fmt::Arguments<'_>) {
-    // Nobody is left to tell if standard error is closed.
-    let _unheard = writeln!(io::stderr().lock(), "watchfire: {what}");
 }
 
 /// Records one list, and says how many resources the API counted and did not list. What cannot be written ends the recording; what cannot be read does not.

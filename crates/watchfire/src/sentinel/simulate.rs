@@ -4,24 +4,23 @@ use std::fmt::Write as _;
 
 use anyhow::{Context, anyhow};
 use watchfire_runtime::config::Env;
+use watchfire_runtime::one_line;
 use watchfire_sentinel::simulate::{self, Busiest, Difference, Report, Summary};
 
-use super::plain;
 use crate::cli::Format;
 use crate::cli::sentinel::SimulateArgs;
 use crate::config;
-use crate::failure::{Failure, say};
+use crate::failure::{Failure, say, tell};
 
 pub(super) fn run(args: &SimulateArgs, env: &Env) -> Result<(), Failure> {
     if args.config.len() > 2 {
         return Err(Failure::Configuration(anyhow!("simulate takes one configuration, or two to compare")));
     }
     let configs = config::sentinels(&args.config, env)?;
-    let names = args.config.iter().map(|file| file.display().to_string());
-    let report = simulate::run(&args.recording, names.zip(configs).collect(), args.top).context("simulate")?;
+    let report = simulate::run(&args.recording, configs, args.top).context("simulate")?;
     match args.output.format {
         Format::Json => say(&serde_json::to_string_pretty(&report).context("print the simulation")?),
-        Format::Text => say(&text(&report)),
+        Format::Text => tell(&text(&report)),
     }
 }
 
@@ -38,14 +37,14 @@ fn text(report: &Report) -> String {
     for cut in &report.cuts {
         let after = cut.after.map_or_else(|| "from its beginning".to_owned(), |at| format!("after {at:.0}"));
         // Writing to a String cannot fail.
-        let _infallible = writeln!(text, "note: {} is not whole, {after}: {}", cut.file, plain(&cut.why));
+        let _infallible = writeln!(text, "note: {} is not whole, {after}: {}", one_line(&cut.file), one_line(&cut.why));
     }
     text
 }
 
 // Writing to a String cannot fail.
 fn summary(text: &mut String, name: &str, run: &Summary) {
-    let _infallible = writeln!(text, "{name}{}", run.config);
+    let _infallible = writeln!(text, "{name}{}", one_line(&run.config));
     if let (Some(from), Some(to)) = (run.from, run.to) {
         let _infallible = writeln!(text, "  from {from:.0} to {to:.0}, {} polls", run.polls);
     }
@@ -74,13 +73,13 @@ fn summary(text: &mut String, name: &str, run: &Summary) {
     for Busiest { id, events, by_reason } in &run.busiest {
         let reasons =
             by_reason.iter().map(|(reason, count)| format!("{count} {reason}")).collect::<Vec<_>>().join(", ");
-        let _infallible = writeln!(text, "    {events:>9}  {}  ({reasons})", plain(id));
+        let _infallible = writeln!(text, "    {events:>9}  {}  ({reasons})", one_line(id));
     }
     if run.gaps > 0 {
         let _infallible = writeln!(text, "  note: the recording misses something in {} places", run.gaps);
     }
     for note in &run.notes {
-        let _infallible = writeln!(text, "  note: {note}");
+        let _infallible = writeln!(text, "  note: {}", one_line(note));
     }
     text.push('\n');
 }
@@ -91,7 +90,7 @@ fn differences(text: &mut String, Difference { only_a, only_b, first }: &Differe
     for it in first {
         let (at, event, reason) = (it.event.at, &it.event, it.event.reason);
         let generation = event.generation.map(|generation| format!(", generation {generation}")).unwrap_or_default();
-        let _infallible = writeln!(text, "  {at:.0}  {}  {}{generation}  {reason}", it.only, plain(&event.resource));
+        let _infallible = writeln!(text, "  {at:.0}  {}  {}{generation}  {reason}", it.only, one_line(&event.resource));
     }
     text.push('\n');
 }

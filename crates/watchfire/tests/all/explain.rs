@@ -318,6 +318,23 @@ async fn of_several_sentinels_the_one_that_watches_it_answers() {
     }
 }
 
+/// The embedded broker confirms for its subscribers: that one of them refused an event for good, it alone knows.
+#[tokio::test]
+async fn a_dead_letter_is_seen_by_whoever_asks_why() {
+    let Scene { api: _api, receiver, setup, id } = scene(EAST).await;
+    receiver.otherwise(Answer::status(400));
+    let sentinel = setup.start().await;
+    let dead = async || Some(live(&sentinel, &id).await).filter(|answer| answer["deliveries"][0]["state"] == "dead");
+    let answer = eventually(DEADLINE, "a dead letter", dead).await;
+    assert_eq!(answer["deliveries"][0]["attempts"], 1, "{answer}");
+    let output = run(&["sentinel", "explain", &id, "--server", &sentinel.health], &[]).await;
+    let said = text(&output.stdout);
+    let line = said.lines().find(|line| line.contains("to a subscriber")).unwrap_or_else(|| panic!("{said}"));
+    assert!(line.contains("dead") && line.contains("1 attempt: ") && line.contains("400"), "{line}");
+    assert!(line.ends_with("`watchfire outbox retry` sends it again"), "{line}");
+    sentinel.stop().await;
+}
+
 /// A file in the form of today's HyperFleet, with an expression that decides.
 #[tokio::test]
 async fn an_expression_is_explained_part_by_part() {

@@ -18,3 +18,4 @@ mod support;
 mod traces;
 mod trust;
 mod view;
+mod whole;

@@ -162,3 +162,16 @@ async fn plain_on_a_terminal_prints_lines_and_leaves_its_modes_alone() {
     let bytes = String::from_utf8_lossy(&terminal.screen.lock().unwrap().1).into_owned();
     assert!(!bytes.contains('\u{1b}'), "no escape sequences: {bytes:?}");
 }
+
+#[tokio::test]
+async fn a_file_that_is_printed_does_not_steer_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.yaml").display().to_string();
+    let config = "resource_type: a\nhyperfleet_api:\n  endpoint: http://a\nmessage_data:\n  id: \"{{ `\\u202e` }}\"\n";
+    std::fs::write(&file, config).unwrap();
+    let mut terminal = Terminal::start(&["config", "migrate", &file]);
+    terminal.shows(r"{{ `\u{202e}` }}").await;
+    terminal.ended().await;
+    let bytes = String::from_utf8_lossy(&terminal.screen.lock().unwrap().1).into_owned();
+    assert!(!bytes.contains('\u{202e}'), "{bytes:?}");
+}

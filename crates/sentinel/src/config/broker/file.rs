@@ -177,16 +177,25 @@ pub fn read(path: &Path, problems: &mut Problems) -> Result<Settings, ConfigErro
     if path.is_dir() {
         let all = Env::from_directory(path)
             .map_err(|source| ConfigError::Read { file: path.display().to_string(), source })?;
-        return Ok(Settings::from(&all));
+        let within = |name: &str| {
+            let file = path.join(name).display().to_string();
+            Origin::Beside { file, key: String::new(), place: None }
+        };
+        let settings = Settings::of(&all, within);
+        if all.get(BROKER_YAML).is_some() {
+            beside_others(&settings, within(BROKER_YAML), "name that file in place of the folder", problems);
+        }
+        return Ok(settings);
     }
     parse(&Text::read(path)?, problems)
 }
 
-/// Reads the settings in a file; unknown keys of a `broker.yaml`, and secrets in the open, are told.
+/// Reads the settings in a file; values of the wrong kind, unknown keys of a `broker.yaml`, and secrets in the open, are
+/// told.
 pub fn parse(text: &Text, problems: &mut Problems) -> Result<Settings, ConfigError> {
     let settings = match Shape::of(text)? {
-        Some(Shape::Manifest) => manifest(text)?,
-        Some(Shape::Map) => map(text)?,
+        Some(Shape::Manifest) => manifest(text, problems)?,
+        Some(Shape::Map) => map(text, problems)?,
         // What looks like neither is refused with the keys of this one.
         Some(Shape::BrokerYaml) | None => {
             let document = text.parse_as_far_as_possible::<RawBrokerFile>()?.refused(&REFUSED);
@@ -206,28 +215,51 @@ pub fn parse(text: &Text, problems: &mut Problems) -> Result<Settings, ConfigErr
 const REFUSED: [(&str, &str); 1] =
     [("topic", "the topic stands in the sentinel's file (clients.broker.topic), or in HYPERFLEET_BROKER_TOPIC")];
 
-fn manifest(text: &Text) -> Result<Settings, ConfigError> {
+/// The key of a ConfigMap that holds a whole file.
+const BROKER_YAML: &str = "broker.yaml";
+
+/// A ConfigMap may hold settings one by one and a `broker.yaml` for others: only the former are read here.
+fn beside_others(settings: &Settings, origin: Origin, instead: &str, problems: &mut Problems) {
+    if settings.is_empty() {
+        problems.push(origin, format!("is not read here, and there is no BROKER_* setting beside it; {instead}"));
+    } else {
+        problems.warn(origin, format!("is not read: the BROKER_* settings beside it are; to use it, {instead}"));
+    }
+}
+
+fn manifest(text: &Text, problems: &mut Problems) -> Result<Settings, ConfigError> {
     #[derive(Deserialize)]
     struct Manifest {
         data: BTreeMap<String, Scalar>,
         #[serde(flatten)]
         _rest: BTreeMap<String, Value>,
     }
-    let document = text.parse::<Manifest>()?;
-    Ok(ours(&document.value.data, |name| document.origin(&format!("data.{name}"))))
+    let document = text.parse_as_far_as_possible::<Manifest>()?;
+    problems.append(document.problems());
+    let settings = ours(&document, &document.value.data, "data.");
+    if document.value.data.contains_key(BROKER_YAML) {
+        let instead = "keep what is in it as a file of its own, and name that";
+        beside_others(&settings, document.origin("data.broker.yaml"), instead, problems);
+    }
+    Ok(settings)
 }
 
-fn map(text: &Text) -> Result<Settings, ConfigError> {
-    let document = text.parse::<BTreeMap<String, Scalar>>()?;
-    Ok(ours(&document.value, |name| document.origin(name)))
+fn map(text: &Text, problems: &mut Problems) -> Result<Settings, ConfigError> {
+    let document = text.parse_as_far_as_possible::<BTreeMap<String, Scalar>>()?;
+    problems.append(document.problems());
+    Ok(ours(&document, &document.value, ""))
 }
 
-fn ours(values: &BTreeMap<String, Scalar>, origin: impl Fn(&str) -> Origin) -> Settings {
+/// The settings below a key, which ends with its dot, if any.
+fn ours<T>(document: &Document<T>, values: &BTreeMap<String, Scalar>, below: &str) -> Settings {
     let mut settings = Settings::default();
     for (name, Scalar(value)) in values.iter().filter(|(name, _)| is_ours(name)) {
-        settings.set(name, value, origin(name));
+        settings.set(name, value, document.origin(&format!("{below}{name}")));
     }
-    settings
+    for key in document.left_out() {
+        settings.leave_out(key.strip_prefix(below).unwrap_or_default(), document.origin(key));
+    }
+    settings.by_our_names()
 }
 
 fn broker_yaml(document: &Document<RawBrokerFile>) -> Settings {
@@ -237,6 +269,15 @@ fn broker_yaml(document: &Document<RawBrokerFile>) -> Settings {
         if let Some(Value::String(value)) = tree.pointer(&format!("/{}", key.replace('.', "/"))) {
             settings.set(name, value, document.origin(key));
         }
+        let around = |left_out: &&String| key.strip_prefix(left_out.as_str()).is_some_and(is_below);
+        if let Some(left_out) = document.left_out().iter().find(around) {
+            settings.leave_out(name, document.origin(left_out));
+        }
     }
     settings
+}
+
+/// Whether this is what follows on a key in the path of itself, or of one below it.
+fn is_below(rest: &str) -> bool {
+    rest.is_empty() || rest.starts_with('.')
 }

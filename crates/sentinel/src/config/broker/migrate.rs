@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 use url::Url;
-use watchfire_runtime::config::{ConfigError, Problems, Text};
+use watchfire_runtime::config::{ConfigError, Origin, Problem, Problems, Text, Warning};
 use watchfire_runtime::redact::to_yaml;
 
 use super::file::{self, Shape};
@@ -25,15 +25,30 @@ pub fn is_broker(text: &Text) -> Result<bool, ConfigError> {
 pub fn migrate(text: &Text, to: Option<Form>) -> Result<Migrated, ConfigError> {
     let mut problems = Problems::without_file();
     let settings = file::parse(text, &mut problems)?;
-    problems.finish()?;
+    let odd = problems.finish()?;
     let is_yaml = Shape::of(text)? == Some(Shape::BrokerYaml);
-    Ok(write(&settings, to.unwrap_or(if is_yaml { Form::Flat } else { Form::HyperFleet })))
+    Ok(write(&settings, to.unwrap_or(if is_yaml { Form::Flat } else { Form::HyperFleet })).with(&odd, &settings))
 }
 
 /// As [`migrate`], of a folder with one file for each setting; by default into a `broker.yaml`.
 pub fn migrate_folder(path: &Path, to: Option<Form>) -> Result<Migrated, ConfigError> {
-    let settings = file::read(path, &mut Problems::without_file())?;
-    Ok(write(&settings, to.unwrap_or(Form::HyperFleet)))
+    let mut problems = Problems::without_file();
+    let settings = file::read(path, &mut problems)?;
+    let odd = problems.finish()?;
+    Ok(write(&settings, to.unwrap_or(Form::HyperFleet)).with(&odd, &settings))
+}
+
+impl Migrated {
+    /// Adds what is odd about the settings, and why they are refused; what is missing may stand elsewhere.
+    fn with(mut self, odd: &[Warning], settings: &Settings) -> Self {
+        let mut problems = Problems::without_file();
+        super::check(settings, &mut problems);
+        let refused = problems.finish().err();
+        let here = |problem: &&Problem| matches!(problem.origin(), Origin::Beside { .. });
+        self.notes.extend(odd.iter().map(ToString::to_string));
+        self.refused(refused.iter().flat_map(ConfigError::problems).filter(here));
+        self
+    }
 }
 
 fn write(settings: &Settings, to: Form) -> Migrated {

@@ -89,13 +89,17 @@ struct Setting {
 
 /// Settings by name. `Debug` is left out: values may be secret.
 #[derive(Clone, Default)]
-pub struct Settings(BTreeMap<String, Setting>);
+pub struct Settings {
+    set: BTreeMap<String, Setting>,
+    /// Where those stand whose values could not be taken.
+    left_out: BTreeMap<String, Origin>,
+}
 
 /// The same settings, wherever they stand.
 impl PartialEq for Settings {
     fn eq(&self, other: &Self) -> bool {
         let values = |settings: &Self| -> Vec<(String, String)> {
-            settings.0.iter().map(|(name, setting)| (name.clone(), setting.value.clone())).collect()
+            settings.set.iter().map(|(name, setting)| (name.clone(), setting.value.clone())).collect()
         };
         values(self) == values(other)
     }
@@ -103,69 +107,105 @@ impl PartialEq for Settings {
 
 impl From<&Env> for Settings {
     fn from(env: &Env) -> Self {
-        let mut settings = Self::default();
-        let ours = env.names("").filter(|name| is_ours(name));
-        for (name, value) in ours.filter_map(|name| Some((name, env.get(name)?))) {
-            settings.set(name, value, Origin::env(name));
-        }
-        // Where both names are set, the one of this document counts.
-        for (name, key) in SHARED {
-            let theirs = variable(key);
-            if theirs != name
-                && let Some(setting) = settings.0.remove(&theirs)
-            {
-                settings.0.entry(name.to_owned()).or_insert(setting);
-            }
-        }
-        settings
+        Self::of(env, |name| Origin::env(name))
     }
 }
 
 impl Settings {
+    /// Takes what is about the broker of variables, or of what is kept like them: `origin` says where each stands.
+    pub(super) fn of(env: &Env, origin: impl Fn(&str) -> Origin) -> Self {
+        let mut settings = Self::default();
+        let ours = env.names("").filter(|name| is_ours(name));
+        for (name, value) in ours.filter_map(|name| Some((name, env.get(name)?))) {
+            settings.set(name, value, origin(name));
+        }
+        settings.by_our_names()
+    }
+
+    /// Returns these settings with one name for each: where both are set, the one of this document counts.
+    pub(super) fn by_our_names(mut self) -> Self {
+        for (name, key) in SHARED {
+            let theirs = variable(key);
+            if theirs != name
+                && let Some(setting) = self.set.remove(&theirs)
+            {
+                self.set.entry(name.to_owned()).or_insert(setting);
+            }
+        }
+        self
+    }
+
     /// Sets one; what is blank counts as not set.
     pub fn set(&mut self, name: &str, value: &str, origin: Origin) {
         let value = value.trim();
         if !value.is_empty() {
-            self.0.insert(name.to_owned(), Setting { value: value.to_owned(), origin });
+            self.set.insert(name.to_owned(), Setting { value: value.to_owned(), origin });
         }
+    }
+
+    /// Notes that one stands there and could not be taken, which was told: it is not missing.
+    pub(super) fn leave_out(&mut self, name: &str, origin: Origin) {
+        self.left_out.insert(name.to_owned(), origin);
+    }
+
+    /// Whether there is none at all.
+    pub(super) fn is_empty(&self) -> bool {
+        self.set.is_empty() && self.left_out.is_empty()
     }
 
     /// Returns these settings, and those of `fallback` where these have none.
     #[must_use]
     pub fn or(mut self, fallback: Self) -> Self {
-        for (name, setting) in fallback.0 {
-            self.0.entry(name).or_insert(setting);
+        for (name, setting) in fallback.set {
+            self.set.entry(name).or_insert(setting);
         }
+        self.left_out.extend(fallback.left_out);
         self
     }
 
-    /// Sets the topic that the sentinel's own configuration names: in its file, it stands below a variable.
-    pub fn prefer_topic(&mut self, topic: &str, origin: Origin) {
-        if !matches!(origin, Origin::Key(_)) || self.get("BROKER_TOPIC").is_none() {
-            self.set("BROKER_TOPIC", topic, origin);
+    /// Warns of settings of a file that others, from elsewhere, stand above; no value is shown, since it may be secret.
+    pub fn warn_of_overruled(&self, file: &Self, problems: &mut Problems) {
+        for (name, theirs) in &file.set {
+            let Some(ours) = self.set.get(name).filter(|ours| ours.value != theirs.value) else { continue };
+            let message = format!("not used: {} says something else, and takes precedence", ours.origin);
+            problems.warn(theirs.origin.clone(), message);
+        }
+    }
+
+    /// Sets the topic that the sentinel's own configuration names: in its file, it stands below a variable, and it is
+    /// warned about where the two differ.
+    pub fn prefer_topic(&mut self, topic: &str, origin: &Origin, problems: &mut Problems) {
+        let mut named = Self::default();
+        named.set("BROKER_TOPIC", topic, origin.clone());
+        if matches!(origin, Origin::Key(_)) {
+            self.warn_of_overruled(&named, problems);
+            *self = std::mem::take(self).or(named);
+        } else {
+            *self = named.or(std::mem::take(self));
         }
     }
 
     /// Returns these settings but for those that say where events go.
     #[must_use]
     pub fn without_topic(mut self) -> Self {
-        self.0.retain(|name, _| !TOPICS.contains(&name.as_str()));
+        self.set.retain(|name, _| !TOPICS.contains(&name.as_str()));
         self
     }
 
     /// Returns what was written, if anything was.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(|setting| setting.value.as_str())
+        self.set.get(name).map(|setting| setting.value.as_str())
     }
 
     /// What was written, by name.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(name, setting)| (name.as_str(), setting.value.as_str()))
+        self.set.iter().map(|(name, setting)| (name.as_str(), setting.value.as_str()))
     }
 
     /// Where a setting stands; where one would write it, if it stands nowhere.
     pub(super) fn origin(&self, name: &str) -> Origin {
-        self.0.get(name).map_or_else(|| Origin::env(name), |setting| setting.origin.clone())
+        let left_out = || self.left_out.get(name).cloned().unwrap_or_else(|| Origin::env(name));
+        self.set.get(name).map_or_else(left_out, |setting| setting.origin.clone())
     }
 
     /// Whether one says where events go.
@@ -178,7 +218,7 @@ impl Settings {
         let theirs: Vec<_> = SHARED.iter().map(|(_, key)| *key).chain(ADAPTERS).map(variable).collect();
         let shared = SHARED.iter().map(|(name, _)| *name);
         let known: Vec<_> = shared.chain(OURS).filter(|name| *name != EMULATOR).collect();
-        for (name, setting) in &self.0 {
+        for (name, setting) in &self.set {
             let is_known = known.contains(&name.as_str()) || theirs.contains(name) || name == EMULATOR;
             // Kubernetes adds BROKER_SERVICE_HOST, BROKER_PORT_5672_TCP and the like for a Service called broker.
             let address = name.ends_with("_PORT") && setting.value.contains("://");

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use secrecy::ExposeSecret;
 use watchfire_delivery::sink::rabbitmq::{ExchangeType, Transport};
-use watchfire_runtime::config::{Env, Text};
+use watchfire_runtime::config::{Env, Origin, Text};
 
 use super::*;
 use crate::config::{Form, Migrated};
@@ -423,4 +423,98 @@ fn no_password_is_migrated_however_an_address_is_written() {
             }
         }
     }
+}
+
+#[test]
+fn values_of_the_wrong_kind_are_told_with_all_else_and_are_not_missing() {
+    let settings = "BROKER_HOST: mq\nBROKER_TYPE: [http]\nBROKER_VHOST: {a: b}\nBROKER_PASSWORD: x\n";
+    let indented = format!("  {}\n", settings.trim_end().replace('\n', "\n  "));
+    for (text, line, key) in [(settings.to_owned(), 2, ""), (format!("kind: ConfigMap\ndata:\n{indented}"), 4, "data.")]
+    {
+        let said = file(&text).unwrap_err();
+        assert_eq!(said.lines().count(), 2, "{said}");
+        for (at, name) in [(line, "BROKER_TYPE"), (line + 1, "BROKER_VHOST")] {
+            let place = format!("broker.yaml:{at}:");
+            let told = |line: &str| line.starts_with(&place) && line.contains(&format!(" {key}{name}: expected text"));
+            assert!(said.lines().any(told), "{name}: {said}");
+        }
+    }
+    let said = file("broker:\n  type: [http]\n  rabbitmq:\n    url: {a: b}\n    typo: 1\n").unwrap_err();
+    for part in [
+        "broker.yaml:2:3: broker.type: expected",
+        "4:10: broker.rabbitmq.url: expected",
+        "5:5: broker.rabbitmq.typo: unknown",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert_eq!(said.lines().count(), 3, "{said}");
+}
+
+#[test]
+fn a_broker_yaml_inside_of_a_config_map_is_not_passed_over_in_silence() {
+    let both = "data:\n  BROKER_TYPE: http\n  BROKER_HTTP_SUBSCRIBERS: a=http://a/\n  broker.yaml: |\n    broker: {}\n";
+    let (_, warnings) = file(both).unwrap();
+    assert!(warnings.contains("broker.yaml:4:3: data.broker.yaml: is not read: the BROKER_* settings"), "{warnings}");
+    let said = file("data:\n  broker.yaml: |\n    broker: {}\n").unwrap_err();
+    assert!(
+        said.contains("broker.yaml:2:3: data.broker.yaml: is not read here") && said.contains("a file of its own"),
+        "{said}"
+    );
+
+    let folder = tempfile::tempdir().unwrap();
+    let told = || {
+        let mut problems = Problems::without_file();
+        let settings = read(folder.path(), &mut problems).unwrap();
+        outcome(&settings, problems)
+    };
+    let yaml = folder.path().join("broker.yaml").display().to_string();
+    std::fs::write(&yaml, "broker: {type: http}\n").unwrap();
+    let said = told().unwrap_err();
+    assert!(said.contains(&format!("{yaml}: is not read here")) && said.contains("name that file"), "{said}");
+    // What is wrong in a mounted folder is told with its file.
+    let kind = folder.path().join("BROKER_TYPE").display().to_string();
+    std::fs::write(&kind, "kafka").unwrap();
+    assert!(told().unwrap_err().contains(&format!("{kind}: \"kafka\" is not")));
+    std::fs::write(&kind, "http").unwrap();
+    std::fs::write(folder.path().join("BROKER_HTTP_SUBSCRIBERS"), "a=http://a/").unwrap();
+    assert!(told().unwrap().1.contains(&format!("{yaml}: is not read: the BROKER_* settings beside it are")));
+}
+
+#[test]
+fn settings_that_others_stand_above_are_told_and_not_shown() {
+    let parsed = |text: &str| parse(&Text::new("b.yaml", text), &mut Problems::without_file()).unwrap();
+    let map = parsed("BROKER_TYPE: http\nBROKER_PASSWORD: hunter2\nBROKER_TOPIC: one\nBROKER_HOST: mq\n");
+    let yaml = parsed("broker:\n  rabbitmq:\n    url: amqp://u:hunter2@mq\n");
+    let env: Env = [("BROKER_TYPE", "http"), ("BROKER_PASSWORD", "hunter3"), ("BROKER_RABBITMQ_URL", "amqp://hunter4")]
+        .into_iter()
+        .collect();
+    let mut settings = Settings::from(&env);
+    let mut problems = Problems::without_file();
+    settings.prefer_topic("two", &Origin::key("clients.broker.topic"), &mut problems);
+    settings.warn_of_overruled(&map, &mut problems);
+    settings.warn_of_overruled(&yaml, &mut problems);
+    let told: Vec<_> = problems.finish().unwrap().iter().map(ToString::to_string).collect();
+    let not_used = "says something else, and takes precedence";
+    assert_eq!(
+        told,
+        [
+            format!("b.yaml:2:1: BROKER_PASSWORD: not used: environment variable BROKER_PASSWORD {not_used}"),
+            format!("b.yaml:3:1: BROKER_TOPIC: not used: clients.broker.topic {not_used}"),
+            format!("b.yaml:3:5: broker.rabbitmq.url: not used: environment variable BROKER_RABBITMQ_URL {not_used}"),
+        ]
+    );
+    // The topic of the sentinel's file, below a variable.
+    let mut problems = Problems::without_file();
+    let mut settings = Settings::from(&Env::from([("BROKER_TOPIC", "one")]));
+    settings.prefer_topic("two", &Origin::key("clients.broker.topic"), &mut problems);
+    assert_eq!((settings.get("BROKER_TOPIC"), problems.warnings().len()), (Some("one"), 1));
+    settings.prefer_topic("three", &Origin::flag("--broker-topic"), &mut problems);
+    assert_eq!((settings.get("BROKER_TOPIC"), problems.warnings().len()), (Some("three"), 1));
+}
+
+#[test]
+fn todays_names_are_known_in_a_map_too() {
+    let settings = "BROKER_TYPE: rabbitmq\nBROKER_RABBITMQ_URL: amqp://theirs\n";
+    let (broker, warnings) = file(settings).unwrap();
+    assert!(matches!(broker, BrokerConfig::RabbitMq(rabbitmq) if rabbitmq.host == "theirs"), "{warnings}");
 }

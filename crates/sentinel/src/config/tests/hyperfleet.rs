@@ -222,7 +222,7 @@ fn headers_come_from_the_file_or_for_secrets_from_elsewhere() {
 #[test]
 fn what_a_file_implies_is_said_in_the_other_form_and_in_what_is_shown() {
     let flat = "resource_type: c\nhyperfleet_api:\n  endpoint: http://a\nmessage_decision:\n  result: 'true'\n";
-    let migrated = migrate(&Text::new("a.yaml", flat), None).unwrap().text;
+    let migrated = migrate(&Text::new("a.yaml", flat), None, &Env::default()).unwrap().text;
     let (config, _, _) = loaded(&migrated, &[], &[]);
     assert!(config.expression.is_some(), "{migrated}");
     // The default leaves owner_references out where there are none, which no file can say.
@@ -249,7 +249,7 @@ fn the_value_of_a_header_is_sent_and_migrated_and_never_shown() {
         for said in [shown, format!("{config:?}")] {
             assert!(!said.contains(key), "{said}");
         }
-        let migrated = migrate(&Text::new("a.yaml", text.as_str()), None).unwrap().text;
+        let migrated = migrate(&Text::new("a.yaml", text.as_str()), None, &Env::default()).unwrap().text;
         assert!(migrated.contains(&format!("X-Key: {key}")), "{migrated}");
     }
     let raw =
@@ -292,7 +292,7 @@ fn our_own_keys_are_the_same_in_either_form_and_carried_over_to_the_other() {
     let meaning = (rules, ceiling, republish, effective);
     assert_eq!(meant(&flat), meaning);
     for file in [&nested, &flat] {
-        let migrated = migrate(&Text::new("a.yaml", file.as_str()), None).unwrap();
+        let migrated = migrate(&Text::new("a.yaml", file.as_str()), None, &Env::default()).unwrap();
         assert!(migrated.text.contains("max_age_no_progress: 10m # not more often"), "{}", migrated.text);
         assert_eq!(meant(&migrated.text), meaning, "{}", migrated.text);
     }
@@ -319,7 +319,7 @@ fn keys_that_a_decision_takes_no_notice_of_are_warned_about_and_not_in_effect() 
 #[test]
 fn a_file_goes_to_the_other_form_and_back_with_its_comments() {
     let nested = full();
-    let flat = migrate(&Text::new("a.yaml", nested), None).unwrap();
+    let flat = migrate(&Text::new("a.yaml", nested), None, &Env::default()).unwrap();
     assert_eq!(Form::of(&Text::new("b.yaml", flat.text.clone()), false).unwrap(), Form::Flat);
     for part in ["# Where the API is", "  # A projected token", "region # one shard of two"] {
         assert!(flat.text.contains(part), "{part} not in:\n{}", flat.text);
@@ -332,7 +332,7 @@ fn a_file_goes_to_the_other_form_and_back_with_its_comments() {
     ] {
         assert!(notes.contains(part), "{part} not in:\n{notes}");
     }
-    let back = migrate(&Text::new("b.yaml", flat.text.clone()), Some(Form::HyperFleet)).unwrap();
+    let back = migrate(&Text::new("b.yaml", flat.text.clone()), Some(Form::HyperFleet), &Env::default()).unwrap();
     assert_eq!(back.notes, Vec::<String>::new(), "{}", flat.text);
     let effective = |text: &str| format!("{:?}", loaded(text, &[], &[]).0.effective);
     assert_eq!(effective(nested), effective(&flat.text));
@@ -340,16 +340,19 @@ fn a_file_goes_to_the_other_form_and_back_with_its_comments() {
     for seed in
         [include_str!("../../../tests/data/seed-us-east.yaml"), include_str!("../../../tests/data/seed-nodepools.yaml")]
     {
-        let nested = migrate(&Text::new("seed.yaml", seed), None).unwrap();
+        let nested = migrate(&Text::new("seed.yaml", seed), None, &Env::default()).unwrap();
         assert_eq!(nested.notes, Vec::<String>::new());
         assert_eq!(effective(seed), effective(&nested.text), "{}", nested.text);
     }
     let policy = format!("{NESTED}resource_type: c\ndecision: generation_aware\nmessage_data: {{id: resource.id}}\n");
-    let notes = migrate(&Text::new("a.yaml", policy), None).unwrap().notes.join("\n");
+    let notes = migrate(&Text::new("a.yaml", policy), None, &Env::default()).unwrap().notes.join("\n");
     assert!(notes.contains("message_data has expressions"), "{notes}");
-    let same = migrate(&Text::new("a.yaml", nested), Some(Form::HyperFleet)).unwrap();
+    let same = migrate(&Text::new("a.yaml", nested), Some(Form::HyperFleet), &Env::default()).unwrap();
     assert!(same.text == nested && same.notes[0].contains("in this form already"));
     assert!(
-        migrate(&Text::new("a.yaml", format!("{nested}typo: 1\n")), None).unwrap_err().to_string().contains("typo")
+        migrate(&Text::new("a.yaml", format!("{nested}typo: 1\n")), None, &Env::default())
+            .unwrap_err()
+            .to_string()
+            .contains("typo")
     );
 }
