@@ -3,12 +3,14 @@
 //
 //	controlplane prepare DIR            chooses ports, makes certificates and kubeconfigs
 //	controlplane run DIR COMPONENT      is that component until it is told to stop
+//	controlplane compact DIR            forgets all versions but the last
 //	controlplane wait DIR SECONDS       returns once Pods can be made
 //
 // A folder is one control plane; several run side by side. Nothing is meant to last: etcd does not wait for the disk.
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/signal"
@@ -18,6 +20,7 @@ import (
 	_ "time/tzdata" // CronJobs with a time zone
 
 	"github.com/spf13/cobra"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/logs/json/register"
@@ -43,6 +46,11 @@ func run(args []string) (int, error) {
 			return 1, err
 		}
 		return 0, nil
+	case len(args) == 2 && args[0] == "compact":
+		if err := compact(args[1]); err != nil {
+			return 1, err
+		}
+		return 0, nil
 	case len(args) == 3 && args[0] == "wait":
 		if err := wait(args[1], args[2]); err != nil {
 			return 1, err
@@ -55,7 +63,7 @@ func run(args []string) (int, error) {
 		}
 		return component(folder, args[2], args[3:])
 	default:
-		return 64, fmt.Errorf("usage: controlplane prepare DIR | wait DIR SECONDS | run DIR COMPONENT [FLAG]...")
+		return 64, fmt.Errorf("usage: controlplane prepare DIR | compact DIR | wait DIR SECONDS | run DIR COMPONENT [FLAG]...")
 	}
 }
 
@@ -109,4 +117,25 @@ func etcd(folder folder) error {
 	case err := <-server.Err():
 		return err
 	}
+}
+
+// compact forgets all versions but the last.
+func compact(path string) error {
+	folder, err := open(path)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	client, err := clientv3.New(clientv3.Config{Context: ctx, Endpoints: []string{address("http", folder.ports.EtcdClient)}})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	last, err := client.Get(ctx, "/")
+	if err != nil {
+		return err
+	}
+	_, err = client.Compact(ctx, last.Header.Revision, clientv3.WithCompactPhysical())
+	return err
 }
