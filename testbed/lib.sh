@@ -2,6 +2,10 @@
 state=${WATCHFIRE_TESTBED:-${XDG_CACHE_HOME:-$HOME/.cache}/watchfire/testbed}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
+# The processes of a control plane, in the order in which they are started.
+# shellcheck disable=SC2034
+components=(etcd kube-apiserver kube-controller-manager kube-scheduler kwok)
+
 # Debian keeps servers in /usr/sbin, which is not on every user's PATH.
 export PATH=$PATH:/usr/sbin
 

@@ -9,6 +9,7 @@
 mod broker;
 mod collector;
 mod eventually;
+pub mod kubernetes;
 mod node;
 mod process;
 mod proxy;
@@ -27,7 +28,8 @@ pub use pubsub::Subscription;
 pub use rabbit::{Consumer, Message, Rabbit};
 pub use receiver::{Answer, Receiver, Request};
 pub use services::{
-    amqp_url, install_crypto, missing, private_broker, private_broker_with, private_emulator, pubsub_endpoint,
+    amqp_url, cluster, control_plane, install_crypto, missing, private_broker, private_broker_with, private_emulator,
+    pubsub_endpoint,
 };
 
 /// A name no other test uses, for exchanges, queues and topics: `prefix-<uuid>`.

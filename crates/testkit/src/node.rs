@@ -36,6 +36,13 @@ impl Node {
         self.0.try_wait().expect("ask for the state of a child").is_some()
     }
 
+    /// SIGTERM.
+    pub(crate) fn terminate(&self) {
+        let pid = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw).expect("a process has an id");
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM)
+            .expect("a child is there until it is waited for");
+    }
+
     /// SIGKILL, and waits for the end.
     pub(crate) fn kill(&mut self) {
         // An error means that it has ended already.

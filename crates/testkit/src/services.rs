@@ -6,12 +6,13 @@
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Once;
 use std::time::Duration;
 
 use crate::broker::Broker;
+use crate::kubernetes::{Cluster, ControlPlane};
 use crate::node::{Emulator, testbed};
 
 /// Loopback answers at once or not at all.
@@ -61,6 +62,39 @@ pub async fn private_emulator(test: &str) -> Option<Emulator> {
         return None;
     }
     Some(Emulator::start().await)
+}
+
+/// The Kubernetes that tests share: the one that `WATCHFIRE_TEST_KUBECONFIG` names, else the one of `testbed/up`.
+pub async fn cluster(test: &str) -> Option<Cluster> {
+    install_crypto();
+    let named = std::env::var_os("WATCHFIRE_TEST_KUBECONFIG").filter(|value| !value.is_empty());
+    let Some(named) = named.map(PathBuf::from).or_else(started_cluster) else {
+        missing(test, "Kubernetes", "run `testbed/up kubernetes`, or set WATCHFIRE_TEST_KUBECONFIG");
+        return None;
+    };
+    Some(Cluster::of(&named).await)
+}
+
+/// Starts a Kubernetes control plane of the test's own, to stop, kill and restart.
+pub async fn control_plane(test: &str) -> Option<ControlPlane> {
+    install_crypto();
+    let found = Command::new(testbed("kubernetes")).arg("--find").output();
+    if !found.is_ok_and(|output| output.status.success()) {
+        missing(
+            test,
+            "a Kubernetes control plane",
+            "install Go 1.26 or newer, with which `testbed/up kubernetes` builds it",
+        );
+        return None;
+    }
+    Some(ControlPlane::start().await)
+}
+
+/// What `testbed/up kubernetes` has started, if it runs.
+fn started_cluster() -> Option<PathBuf> {
+    let output = Command::new(testbed("kubernetes")).arg("--shared").output().ok()?;
+    let path = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| PathBuf::from(path.trim()))
 }
 
 /// Installs `ring` as the TLS provider of this process, as the binary does first in `main`.

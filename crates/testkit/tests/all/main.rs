@@ -3,5 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 mod brokers;
+mod kubernetes;
 mod proxy;
 mod receiver;
