@@ -25,9 +25,12 @@ fn families(scrape: &str) -> BTreeMap<&str, Vec<&str>> {
     families
 }
 
-/// What takes a resource a while, and has its test in `at_scale`.
-const MOVED_THERE: [&str; 2] =
-    ["hyperfleet_sentinel_resources_without_progress", "hyperfleet_sentinel_resources_awaiting_adapter"];
+/// What takes a resource a while, and has its test in `at_scale`; and what takes an odd API, in `paging`.
+const MOVED_THERE: [&str; 3] = [
+    "hyperfleet_sentinel_resources_without_progress",
+    "hyperfleet_sentinel_resources_awaiting_adapter",
+    "hyperfleet_sentinel_resources_unlisted",
+];
 
 fn too_large() -> sink::Error {
     sink::Error::TooLarge { target: "memory".into(), size: 2, limit: 1 }

@@ -266,8 +266,10 @@ fn certificates_are_read_at_start() {
     assert!(refused(&text, &[]).contains("config.yaml:5:5: clients.hyperfleet_api.ca_file: read"));
     std::fs::write(&path, "no certificate").unwrap();
     assert!(refused(&text, &[]).contains("holds no certificate; it has to be in PEM form"));
-    let endless = format!("{NESTED}    ca_file: /dev/zero\nresource_type: c\n");
-    assert!(refused(&endless, &[]).contains("read /dev/zero: it is larger than 4 MiB, is the path right?"));
+    std::fs::File::create(&path).unwrap().set_len(5 << 20).unwrap();
+    assert!(refused(&text, &[]).contains("it is larger than 4 MiB, is the path right?"));
+    let device = format!("{NESTED}    ca_file: /dev/zero\nresource_type: c\n");
+    assert!(refused(&device, &[]).contains("read /dev/zero: not a regular file"));
 }
 
 #[test]
