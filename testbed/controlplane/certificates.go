@@ -82,17 +82,13 @@ func (f folder) serving(ca authority) error {
 }
 
 func (f folder) kubeconfig(ca authority, file string, who pkix.Name) error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	key, private, err := newKey()
 	if err != nil {
 		return err
 	}
 	template := certificate(who)
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	signed, err := x509.CreateCertificate(rand.Reader, template, ca.certificate, key.Public(), ca.key)
-	if err != nil {
-		return err
-	}
-	private, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
 		return err
 	}
@@ -103,7 +99,7 @@ func (f folder) kubeconfig(ca authority, file string, who pkix.Name) error {
 	}
 	config.AuthInfos[who.CommonName] = &api.AuthInfo{
 		ClientCertificateData: encode("CERTIFICATE", signed),
-		ClientKeyData:         encode("EC PRIVATE KEY", private),
+		ClientKeyData:         private,
 	}
 	config.Contexts["controlplane"] = &api.Context{Cluster: "controlplane", AuthInfo: who.CommonName}
 	config.CurrentContext = "controlplane"
@@ -111,16 +107,22 @@ func (f folder) kubeconfig(ca authority, file string, who pkix.Name) error {
 }
 
 func (f folder) key(file string) (crypto.Signer, error) {
+	key, private, err := newKey()
+	if err != nil {
+		return nil, err
+	}
+	return key, os.WriteFile(f.file(file), private, 0o600)
+}
+
+// newKey makes a key, and its PEM: in a form that is taken for a public key as well, which the API server wants of that of
+// ServiceAccounts.
+func newKey() (crypto.Signer, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	// In this form it is taken for a public key as well, which the API server wants of that of ServiceAccounts.
 	private, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		return nil, err
-	}
-	return key, os.WriteFile(f.file(file), encode("EC PRIVATE KEY", private), 0o600)
+	return key, encode("EC PRIVATE KEY", private), err
 }
 
 func (f folder) sign(ca authority, template *x509.Certificate, key crypto.Signer, file string) (*x509.Certificate, error) {

@@ -109,30 +109,29 @@ func (f folder) apiserver() []string {
 }
 
 func (f folder) controllerManager() []string {
-	return []string{
-		"--bind-address=127.0.0.1",
-		"--secure-port=" + strconv.Itoa(f.ports.ControllerManager),
-		"--kubeconfig=" + f.file("kube-controller-manager.kubeconfig"),
-		"--authentication-kubeconfig=" + f.file("kube-controller-manager.kubeconfig"),
-		"--authorization-kubeconfig=" + f.file("kube-controller-manager.kubeconfig"),
-		"--root-ca-file=" + f.file("ca.crt"),
-		"--service-account-private-key-file=" + f.file("service-accounts.key"),
-		"--cluster-signing-cert-file=" + f.file("ca.crt"),
-		"--cluster-signing-key-file=" + f.file("ca.key"),
+	return append(f.behind("kube-controller-manager", f.ports.ControllerManager),
+		"--root-ca-file="+f.file("ca.crt"),
+		"--service-account-private-key-file="+f.file("service-accounts.key"),
+		"--cluster-signing-cert-file="+f.file("ca.crt"),
+		"--cluster-signing-key-file="+f.file("ca.key"),
 		"--use-service-account-credentials=true",
 		"--controllers=*",
-		"--leader-elect=false",
-		"--cert-dir=" + f.path,
-	}
+	)
 }
 
 func (f folder) scheduler() []string {
+	return f.behind("kube-scheduler", f.ports.Scheduler)
+}
+
+// behind is what components have in common that work through the API server.
+func (f folder) behind(name string, port int) []string {
+	kubeconfig := f.file(name + ".kubeconfig")
 	return []string{
 		"--bind-address=127.0.0.1",
-		"--secure-port=" + strconv.Itoa(f.ports.Scheduler),
-		"--kubeconfig=" + f.file("kube-scheduler.kubeconfig"),
-		"--authentication-kubeconfig=" + f.file("kube-scheduler.kubeconfig"),
-		"--authorization-kubeconfig=" + f.file("kube-scheduler.kubeconfig"),
+		"--secure-port=" + strconv.Itoa(port),
+		"--kubeconfig=" + kubeconfig,
+		"--authentication-kubeconfig=" + kubeconfig,
+		"--authorization-kubeconfig=" + kubeconfig,
 		"--leader-elect=false",
 		"--cert-dir=" + f.path,
 	}

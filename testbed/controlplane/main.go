@@ -11,6 +11,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -39,49 +40,48 @@ func main() {
 	os.Exit(code)
 }
 
+const usage = "usage: controlplane prepare DIR | compact DIR | wait DIR SECONDS | run DIR COMPONENT [FLAG]..."
+
 func run(args []string) (int, error) {
 	switch {
 	case len(args) == 2 && args[0] == "prepare":
-		if err := prepare(args[1]); err != nil {
-			return 1, err
-		}
-		return 0, nil
+		return exit(prepare(args[1]))
 	case len(args) == 2 && args[0] == "compact":
-		if err := compact(args[1]); err != nil {
-			return 1, err
-		}
-		return 0, nil
+		return exit(compact(args[1]))
 	case len(args) == 3 && args[0] == "wait":
-		if err := wait(args[1], args[2]); err != nil {
-			return 1, err
-		}
-		return 0, nil
+		return exit(wait(args[1], args[2]))
 	case len(args) >= 3 && args[0] == "run":
 		folder, err := open(args[1])
 		if err != nil {
-			return 1, err
+			return exit(err)
 		}
 		return component(folder, args[2], args[3:])
 	default:
-		return 64, fmt.Errorf("usage: controlplane prepare DIR | compact DIR | wait DIR SECONDS | run DIR COMPONENT [FLAG]...")
+		return 64, errors.New(usage)
 	}
+}
+
+// exit is how a command ends that either works or fails.
+func exit(err error) (int, error) {
+	if err != nil {
+		return 1, err
+	}
+	return 0, nil
 }
 
 func component(folder folder, name string, more []string) (int, error) {
 	switch name {
 	case "etcd":
-		if err := etcd(folder); err != nil {
-			return 1, err
-		}
-		return 0, nil
+		return exit(etcd(folder))
 	case "kube-apiserver":
 		return command(apiserver.NewAPIServerCommand(), append(folder.apiserver(), more...)), nil
 	case "kube-controller-manager":
 		// It ends where there is no API server yet; the others wait by themselves.
 		if err := folder.until(2*time.Minute, answers); err != nil {
-			return 1, err
+			return exit(err)
 		}
-		return command(controllermanager.NewControllerManagerCommand(), append(folder.controllerManager(), more...)), nil
+		args := append(folder.controllerManager(), more...)
+		return command(controllermanager.NewControllerManagerCommand(), args), nil
 	case "kube-scheduler":
 		return command(scheduler.NewSchedulerCommand(), append(folder.scheduler(), more...)), nil
 	default:
@@ -127,7 +127,8 @@ func compact(path string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	client, err := clientv3.New(clientv3.Config{Context: ctx, Endpoints: []string{address("http", folder.ports.EtcdClient)}})
+	endpoints := []string{address("http", folder.ports.EtcdClient)}
+	client, err := clientv3.New(clientv3.Config{Context: ctx, Endpoints: endpoints})
 	if err != nil {
 		return err
 	}

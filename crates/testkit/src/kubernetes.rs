@@ -113,12 +113,21 @@ impl ControlPlane {
         self.restart(Component::ApiServer).await;
     }
 
-    /// What a user asked the API server for, in the order in which it was answered.
+    /// What a user asked the API server for, in the order in which it began to answer.
     pub fn asked(&self, user: &str) -> Vec<Asked> {
         let text = std::fs::read_to_string(self.dir.path().join("audit.log")).unwrap_or_default();
         // The last line may be half written.
-        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        lines.filter(|event| event["user"]["username"] == user).map(|event| Asked::of(&event)).collect()
+        let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let mut asked: Vec<(Value, Asked)> = Vec::new();
+        for event in events.filter(|event| event["user"]["username"] == user) {
+            // A watch is told twice: when it begins and when it ends.
+            let id = event["auditID"].clone();
+            match asked.iter_mut().find(|(known, _)| *known == id) {
+                Some((_, known)) => *known = Asked::of(&event),
+                None => asked.push((id, Asked::of(&event))),
+            }
+        }
+        asked.into_iter().map(|(_, asked)| asked).collect()
     }
 }
 
@@ -213,17 +222,39 @@ impl Cluster {
         Namespace { name, cluster: self.clone() }
     }
 
-    /// A node whose pods KWOK plays (testbed/controlplane/stages.yaml says how); waits until it is ready.
-    pub async fn play_node(&self, name: &str) {
+    /// A node whose pods KWOK plays (testbed/controlplane/stages.yaml says how), deleted on drop; waits until it is ready.
+    pub async fn play_node(&self) -> PlayedNode {
         let nodes: Api<KubeNode> = Api::all(self.client());
+        let name = unique("node");
         let metadata = json!({"name": name, "annotations": {"kwok.x-k8s.io/node": "fake"}});
         let node = serde_json::from_value(json!({"metadata": metadata})).expect("a node");
         nodes.create(&PostParams::default(), &node).await.expect("make a node");
         eventually(STEP, "the node is ready", async || {
-            let conditions = nodes.get(name).await.ok()?.status?.conditions?;
+            let conditions = nodes.get(&name).await.ok()?.status?.conditions?;
             conditions.iter().find(|condition| condition.type_ == "Ready" && condition.status == "True").map(drop)
         })
         .await;
+        PlayedNode { name, cluster: self.clone() }
+    }
+
+    /// Deletes an object from the drop of whatever stands for it: on a thread, since the test's own runtime may be at its
+    /// end. What cannot be deleted is not worth a failure.
+    fn delete<K>(&self, name: &str)
+    where
+        K: kube::Resource<Scope = k8s_openapi::ClusterResourceScope, DynamicType = ()>,
+        K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+    {
+        let (kubeconfig, name) = (self.kubeconfig.clone(), name.to_owned());
+        let deleted = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+            runtime.block_on(async {
+                let options = KubeConfigOptions::default();
+                let config = Config::from_custom_kubeconfig(kubeconfig, &options).await.ok()?;
+                let all: Api<K> = Api::all(Client::try_from(config).ok()?);
+                timeout(STEP, all.delete(&name, &DeleteParams::background())).await.ok()?.ok().map(drop)
+            })
+        });
+        drop(deleted.join());
     }
 
     /// Waits until the API server has heard of somebody's rights: it reads them behind the request that gives them.
@@ -249,9 +280,8 @@ impl Cluster {
             user.auth_info =
                 Some(kube::config::AuthInfo { token: Some(token.to_owned().into()), ..Default::default() });
         }
-        let clusters = kubeconfig.clusters.iter_mut().filter_map(|cluster| cluster.cluster.as_mut());
-        for (cluster, server) in clusters.zip(std::iter::repeat(server)) {
-            if let Some(server) = server {
+        if let Some(server) = server {
+            for cluster in kubeconfig.clusters.iter_mut().filter_map(|cluster| cluster.cluster.as_mut()) {
                 cluster.server = Some(format!("https://{server}"));
             }
         }
@@ -315,18 +345,26 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        let (client, name) = (self.cluster.clone(), self.name.clone());
-        // On a thread: the test's own runtime may be at its end. What cannot be deleted is not worth a failure.
-        let deleted = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-            runtime.block_on(async {
-                let options = KubeConfigOptions::default();
-                let config = Config::from_custom_kubeconfig(client.kubeconfig, &options).await.ok()?;
-                let all: Api<core::Namespace> = Api::all(Client::try_from(config).ok()?);
-                timeout(STEP, all.delete(&name, &DeleteParams::background())).await.ok()?.ok()
-            })
-        });
-        drop(deleted.join());
+        self.cluster.delete::<core::Namespace>(&self.name);
+    }
+}
+
+/// A node that is played.
+pub struct PlayedNode {
+    name: String,
+    cluster: Cluster,
+}
+
+impl PlayedNode {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Drop for PlayedNode {
+    fn drop(&mut self) {
+        self.cluster.delete::<KubeNode>(&self.name);
     }
 }
 

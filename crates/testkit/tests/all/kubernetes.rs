@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, ListParams, ObjectMeta, PostParams, WatchEvent, WatchParams};
 use serde_json::json;
 use watchfire_testkit::kubernetes::{Asked, Component, Namespace, rule};
-use watchfire_testkit::{Mode, Proxy, cluster, control_plane, eventually, unique};
+use watchfire_testkit::{Mode, Proxy, cluster, control_plane, eventually};
 
 const DEADLINE: Duration = Duration::from_mins(1);
 
@@ -39,11 +39,10 @@ async fn play(namespace: &Namespace, node: &str, name: &str, play: serde_json::V
 #[tokio::test]
 async fn pods_of_a_played_node_end_as_their_annotations_say() {
     let Some(cluster) = cluster("pods_of_a_played_node_end_as_their_annotations_say").await else { return };
-    let (namespace, node) = (cluster.namespace().await, unique("node"));
-    cluster.play_node(&node).await;
-    assert!(play(&namespace, &node, "good", json!({})).await);
-    assert!(!play(&namespace, &node, "bad", json!({"play.watchfire.dev/exit-code": "3"})).await);
-    assert!(play(&namespace, &node, "slow", json!({"play.watchfire.dev/delay": "1s"})).await);
+    let (namespace, node) = (cluster.namespace().await, cluster.play_node().await);
+    assert!(play(&namespace, node.name(), "good", json!({})).await);
+    assert!(!play(&namespace, node.name(), "bad", json!({"play.watchfire.dev/exit-code": "3"})).await);
+    assert!(play(&namespace, node.name(), "slow", json!({"play.watchfire.dev/delay": "1s"})).await);
 }
 
 #[tokio::test]
@@ -85,6 +84,14 @@ async fn a_control_plane_of_a_tests_own_is_stopped_cut_off_and_audited() {
     maps.get("first").await.unwrap_err();
     own.restart(Component::ApiServer).await;
     eventually(DEADLINE, "it is served again", async || maps.get("first").await.ok()).await;
+
+    // A watch that has ended is one request.
+    let briefly = WatchParams::default().timeout(1);
+    let heard: Vec<_> = maps.watch(&briefly, "0").await.unwrap().try_collect().await.unwrap();
+    assert!(!heard.is_empty());
+    let watches = || own.asked(&account.user).into_iter().filter(|asked| asked.verb == "watch").count();
+    eventually(DEADLINE, "the watch is audited", async || (watches() > 0).then_some(())).await;
+    assert_eq!(watches(), 1);
 
     maps.create(&PostParams::default(), &config_map("second")).await.unwrap();
     own.forget_history().await;
