@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, join_all};
+use rusqlite::Connection;
 use url::Url;
 use watchfire_runtime::clock;
 use watchfire_runtime::health::Health;
@@ -206,6 +207,13 @@ async fn drop_gone(store: &Store, subscribers: &[Subscriber]) -> Result<(), stor
         if subscribers.iter().any(|subscriber| subscriber.name == name) {
             continue;
         }
+        let idle = {
+            let name = name.clone();
+            move |connection: &Connection| is_idle(connection, name)
+        };
+        if store.read(idle).await? {
+            continue;
+        }
         // Whoever comes back under its name begins anew, and not with a pause that a predecessor's 410 began.
         let gone = name.clone();
         let resume = move |tx: &store::Tx<'_>| match outbox::find(tx, &gone)? {
@@ -229,6 +237,13 @@ async fn drop_gone(store: &Store, subscribers: &[Subscriber]) -> Result<(), stor
         }
     }
     Ok(())
+}
+
+/// Whether nothing waits for a sink, and nothing holds it up: most often, and then nothing is written.
+fn is_idle(connection: &Connection, name: String) -> Result<bool, store::Error> {
+    let Some(id) = outbox::find(connection, &name)? else { return Ok(true) };
+    let waiting = Filter { sink: Some(name), state: Some(State::Pending), limit: 1, ..Filter::default() };
+    Ok(outbox::paused(connection, id)?.is_none() && outbox::list(connection, &waiting)?.is_empty())
 }
 
 impl EventSink for Embedded {

@@ -111,7 +111,11 @@ pub struct Stats {
 
 /// Makes a sink known, and returns its id: the same one for the same name, after every restart.
 pub fn register(connection: &Connection, name: &str) -> Result<SinkId, Error> {
-    connection.execute("INSERT INTO sinks (name) VALUES (?1) ON CONFLICT DO NOTHING", [name])?;
+    // Most often it is there, and then nothing is written: the volume may be full.
+    if let Some(id) = find(connection, name)? {
+        return Ok(id);
+    }
+    connection.execute("INSERT INTO sinks (name) VALUES (?1)", [name])?;
     find(connection, name)?.ok_or(Error::Sqlite(rusqlite::Error::QueryReturnedNoRows))
 }
 

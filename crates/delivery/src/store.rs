@@ -88,6 +88,9 @@ pub enum Error {
     /// The file is no store, but another program's: a database or anything else; it is left untouched.
     #[error("open the store {}: it is a file of another program", .0.display())]
     Foreign(PathBuf),
+    /// A folder, a device or a pipe.
+    #[error("open the store {}: it is no regular file", .0.display())]
+    NoFile(PathBuf),
     /// The file has further names: SQLite's log stands beside each, and two services would find the file free.
     #[error("open the store {}: the file has {names} names (hard links)", path.display())]
     Linked {
@@ -119,6 +122,7 @@ impl Error {
             Self::File { .. } => "check that the folder exists and that this user may write to it",
             Self::Locked(_) => "stop the other process, or give each its own file",
             Self::Newer { .. } => "run the newer version again, or give this one its own file",
+            Self::NoFile(_) => "name a file; it is made where there is none",
             Self::Foreign(_) => "choose another path for the store",
             Self::Linked { .. } => "remove the other names; a copy is a store of its own, a second name is not",
             Self::Missing(_) => "check the path; it is the one that BROKER_HTTP_STORE names for the service",

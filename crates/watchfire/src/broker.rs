@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use anyhow::Context;
 use watchfire_delivery::EventSink;
 use watchfire_delivery::embedded::{self, Embedded};
 use watchfire_delivery::metrics::Metrics;
@@ -84,7 +83,7 @@ pub(crate) async fn embedded(
     health: &Health,
     tasks: &mut Tasks,
 ) -> anyhow::Result<Embedded> {
-    let (broker, work) = Embedded::open(config, metrics, health).await.context("open the embedded broker")?;
+    let (broker, work) = Embedded::open(config, metrics, health).await?;
     for worker in work.workers {
         tasks.essential_at(Stage::Workers, "broker-delivery", worker.run(tasks.stage_token(Stage::Workers)));
     }

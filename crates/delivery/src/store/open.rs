@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
@@ -99,11 +99,11 @@ pub fn open_beside(path: &Path, modules: &[Module]) -> Result<Connection, Error>
 /// The file that a path leads to, over whatever links: the lock stands beside it. A device or a pipe is no store, and
 /// is not even opened; nor is a file with several names, which SQLite would give a log for each.
 fn itself(path: &Path) -> Result<PathBuf, Error> {
-    // Where it cannot be found out, opening says why.
-    let Ok(found) = fs::canonicalize(path) else { return Ok(path.to_owned()) };
+    // Where it cannot be found out, opening says why. Absolute: SQLite takes some names, such as `:memory:`, for no file.
+    let Ok(found) = fs::canonicalize(path) else { return Ok(absolute(path).unwrap_or_else(|_| path.to_owned())) };
     let about = fs::metadata(&found).map_err(file("look at", path))?;
     match about.nlink() {
-        _ if !about.is_file() => Err(Error::Foreign(path.to_owned())),
+        _ if !about.is_file() => Err(Error::NoFile(path.to_owned())),
         // There are file systems that count none.
         0 | 1 => Ok(found),
         names => Err(Error::Linked { path: path.to_owned(), names }),
@@ -232,7 +232,11 @@ fn known(module: &Module) -> u32 {
     u32::try_from(module.migrations.len()).unwrap_or(u32::MAX)
 }
 
+/// Brings the file to the versions known here; of one that has them, not a byte is changed, since the volume may be full.
 fn migrate(connection: &mut Connection, modules: &[Module]) -> Result<(), Error> {
+    if is_current(connection, modules)? {
+        return Ok(());
+    }
     let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
     transaction.pragma_update(None, "user_version", LAYOUT)?;
@@ -248,6 +252,19 @@ fn migrate(connection: &mut Connection, modules: &[Module]) -> Result<(), Error>
         transaction.execute(sql, (module.name, known(module)))?;
     }
     transaction.commit().map_err(Error::from)
+}
+
+fn is_current(connection: &Connection, modules: &[Module]) -> Result<bool, Error> {
+    let number = |pragma| connection.pragma_query_value(None, pragma, |row| row.get::<_, u32>(0));
+    if (number("application_id")?, number("user_version")?) != (APPLICATION_ID, LAYOUT) {
+        return Ok(false);
+    }
+    for module in modules {
+        if version_of(connection, module)? != known(module) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Tells the file at this path from any other: its device and its number there.

@@ -296,8 +296,8 @@ async fn what_is_no_file_is_not_even_opened_and_a_link_leads_to_the_store_that_i
     let path = folder.path().join("store.db");
     assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
-    assert!(matches!(open_in(&folder), Err(Error::Foreign(_))));
-    assert!(matches!(open_beside(&path, &[NOTES]), Err(Error::Foreign(_))));
+    assert!(matches!(open_in(&folder), Err(Error::NoFile(_))));
+    assert!(matches!(open_beside(&path, &[NOTES]), Err(Error::NoFile(_))));
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o666);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "and nothing is left beside it");
 
@@ -306,6 +306,21 @@ async fn what_is_no_file_is_not_even_opened_and_a_link_leads_to_the_store_that_i
     fs::rename(folder.path().join("link"), &path).unwrap();
     let _store = open_in(&linked).unwrap();
     assert!(matches!(open_in(&folder), Err(Error::Locked(_))));
+}
+
+#[tokio::test]
+async fn a_store_that_is_as_it_should_be_is_opened_without_a_write() {
+    let folder = TempDir::new().unwrap();
+    open_in(&folder).unwrap().close().await;
+    let before = open_beside(&folder.path().join("store.db"), &[NOTES]).unwrap();
+    // Counts what other connections commit.
+    let version = |connection: &Connection| -> i64 {
+        connection.pragma_query_value(None, "data_version", |row| row.get(0)).unwrap()
+    };
+    let was = version(&before);
+    let store = open_in(&folder).unwrap();
+    assert_eq!(version(&before), was, "nothing was committed");
+    store.close().await;
 }
 
 #[tokio::test]
