@@ -126,9 +126,9 @@ pub enum TelemetryError {
     Level {
         /// What was written.
         level: String,
-        /// What is wrong with it.
+        /// What is wrong with it, where it is a directive.
         #[source]
-        source: tracing_subscriber::filter::ParseError,
+        source: Option<tracing_subscriber::filter::ParseError>,
     },
     /// The format is not understood.
     #[error("log format {0:?}: write json or text")]
@@ -188,6 +188,7 @@ impl Telemetry {
     where
         W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
     {
+        check_level(&config.level)?;
         let filter = filter(env.get("RUST_LOG").unwrap_or(&config.level))?
             .and(filter_fn(shows_no_secret).with_max_level_hint(LevelFilter::TRACE));
         let hostname = env
@@ -223,9 +224,20 @@ fn shows_no_secret(line: &Metadata<'_>) -> bool {
     !(line.target().starts_with("lapin") && *line.level() == Level::TRACE)
 }
 
+/// Says whether a level, or directives, can be understood. A word alone has to be a level: as the directive for a module
+/// of that name, which a mistyped level is, it would silence everything else.
+pub fn check_level(level: &str) -> Result<(), TelemetryError> {
+    let is_word = |directive: &&str| !directive.contains(['=', '[']);
+    let mut words = level.split(',').map(str::trim).filter(is_word);
+    if words.any(|word| word.parse::<LevelFilter>().is_err()) {
+        return Err(TelemetryError::Level { level: level.to_owned(), source: None });
+    }
+    filter(level).map(drop)
+}
+
 /// The level, with the noisy libraries tamed unless it names them itself.
 fn filter(level: &str) -> Result<EnvFilter, TelemetryError> {
     EnvFilter::builder()
         .parse(format!("{TAMED},{level}"))
-        .map_err(|source| TelemetryError::Level { level: level.to_owned(), source })
+        .map_err(|source| TelemetryError::Level { level: level.to_owned(), source: Some(source) })
 }

@@ -102,7 +102,7 @@ fn lapin_is_heard_only_where_it_is_named() {
 #[test]
 fn a_bad_level_or_format_says_what_can_be_written() {
     let build = |level: &str| Telemetry::build(&config(level, LogFormat::Json), &Env::default(), io::sink);
-    for level in ["a=b=c", "watchfire=loud", "info,[{"] {
+    for level in ["a=b=c", "watchfire=loud", "info,[{", "inof", "verbose", "info,hyper", "watchfire=debug,wanr"] {
         let error = build(level).unwrap_err().to_string();
         assert!(error.contains(level) && error.contains("debug"), "{error}");
     }

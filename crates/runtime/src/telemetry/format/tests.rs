@@ -153,7 +153,7 @@ fn what_a_span_records_again_takes_the_place_of_what_it_recorded_before() {
 #[test]
 fn an_error_value_is_logged_with_its_causes_and_a_long_one_is_cut() {
     let source = EnvFilter::builder().parse("a=loud").unwrap_err();
-    let error = TelemetryError::Level { level: "loud".to_owned(), source };
+    let error = TelemetryError::Level { level: "loud".to_owned(), source: Some(source) };
     let causes = format!("{error}: {}", error.source().unwrap());
     let capture = logged("info", LogFormat::Json, [], || {
         error!(error = &error as &dyn std::error::Error, page = "é".repeat(8_000), "{}", "x".repeat(9_000));
