@@ -117,6 +117,11 @@ pub(crate) fn answer(config: &SentinelConfig, says: bool) -> Answer {
 }
 
 impl Cause<'_> {
+    /// The id of the resource.
+    pub(crate) fn resource(&self) -> &str {
+        &self.resource.id
+    }
+
     /// The id of the event.
     pub(crate) fn event(&self) -> String {
         event::id_of(&self.resource, &self.decision)

@@ -5,6 +5,7 @@
 //! was read, everything due was confirmed and the broker is there; what was not confirmed is decided again in the next
 //! one, under the same id.
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +39,9 @@ use crate::trace::TraceResources;
 
 /// The loop beats at least this often; the longest silence is one request or one window, each with its timeout.
 const MAX_SILENCE: Duration = Duration::from_mins(1);
+
+/// So long it decides before others have their turn: on one core, probes and signals wait meanwhile.
+const TURN: Duration = Duration::from_millis(10);
 
 /// Of a broker's refusal so much is remembered.
 const MAX_REFUSAL: usize = 300;
@@ -395,7 +399,14 @@ impl Walk<'_> {
             recorder.page(now, page);
         }
         let mut skipped = Skipped::default();
+        let mut due_here = HashSet::new();
+        let mut turn = std::time::Instant::now();
         for item in page.items() {
+            if turn.elapsed() >= TURN {
+                // Whoever was told to stop meanwhile does not come back from here.
+                tokio::task::yield_now().await;
+                turn = std::time::Instant::now();
+            }
             let due = match self.engine.take(item, now) {
                 Verdict::Unreadable | Verdict::NotSelected => continue,
                 Verdict::Skipped { decision, ready, .. } => {
@@ -403,6 +414,8 @@ impl Walk<'_> {
                     skipped.count(decision.reason, ready);
                     continue;
                 }
+                // Across pages the walk recognises what is listed twice.
+                Verdict::Due(cause) if !due_here.insert(cause.resource().to_owned()) => continue,
                 Verdict::Due(cause) => match self.engine.build(&cause) {
                     Some(due) => due,
                     None => continue,

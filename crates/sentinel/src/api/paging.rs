@@ -63,6 +63,8 @@ enum State {
         first: HashSet<String>,
         /// Whether the API counts more than the first page holds.
         announced: bool,
+        /// Whether nothing says that there is more: it may well be the whole list.
+        whole: bool,
     },
     Key {
         last: String,
@@ -108,21 +110,27 @@ impl<'a> Pages<'a> {
                     let unpaged = page.len() > self.api.page_size && page.total.is_none();
                     self.state = match last_id(&page) {
                         Some(last) if !unpaged && self.more(&page) => {
-                            State::Undecided { last, first: ids(&page), announced: announces_more(&page) }
+                            let announced = announces_more(&page);
+                            let whole = page.len() < self.api.page_size && !announced && !page.numbered;
+                            State::Undecided { last, first: ids(&page), announced, whole }
                         }
                         _ => State::Done,
                     };
                     return Ok(Some(page));
                 }
-                State::Undecided { last, first, announced } => match self.by_key(Some(&last)).await {
+                State::Undecided { last, first, announced, whole } => match self.by_key(Some(&last)).await {
                     Ok(page) if page.is_empty() && announced => {
                         self.fall_back(&first, "the API finds nothing behind the first page, and counts more");
                     }
                     Ok(page) if page.items().filter_map(parse_id).all(|id| !first.contains(id.as_ref())) => {
                         return Ok(self.advance(page, Guard::new(last)));
                     }
+                    Ok(_) if whole => return Ok(None),
                     Ok(_) => self.fall_back(&first, "the API repeats the first page"),
                     Err(Error::Status { status, .. }) if matches!(status.as_u16(), 400 | 422) => {
+                        if whole {
+                            return Ok(None);
+                        }
                         self.fall_back(&first, "the API refuses a search by id");
                     }
                     Err(error) => return Err(error),
@@ -165,11 +173,10 @@ impl<'a> Pages<'a> {
         Some(page)
     }
 
-    /// Whether there may be more behind this page: it is full, or the API counts more than it holds, or numbers its
-    /// pages and counts nothing.
+    /// Whether there may be more behind this page: it is full, or the API counts more than it holds, or counts nothing:
+    /// then it may serve fewer than were asked for.
     fn more(&self, page: &Page) -> bool {
-        let uncounted = page.numbered && page.total.is_none();
-        !page.is_empty() && (page.len() >= self.api.page_size || announces_more(page) || uncounted)
+        !page.is_empty() && (page.len() >= self.api.page_size || announces_more(page) || page.total.is_none())
     }
 
     fn fall_back(&mut self, first: &HashSet<String>, why: &str) {

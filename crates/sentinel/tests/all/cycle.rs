@@ -525,3 +525,28 @@ async fn an_expression_that_fails_on_a_resource_is_counted_and_stops_no_other() 
     assert_eq!(bench.metric(skipped, &["message decision failed", "not_ready"]), Some(1.0));
     assert_eq!(bench.metric("hyperfleet_sentinel_payload_fields_failed_total", &[]), Some(1.0));
 }
+
+#[tokio::test]
+async fn a_page_that_takes_long_to_decide_on_leaves_others_their_turn() {
+    const RESOURCES: u32 = 60;
+    let api = Api::start(Dialect::Hyperfleet).await;
+    for index in 0..RESOURCES {
+        let named = NewResource::named(format!("cluster-{index}"));
+        let labelled = (0..60).fold(named, |resource, label| resource.label(&format!("label-{label}"), "x"));
+        api.fleet.create("clusters", labelled).unwrap();
+    }
+    let slow = "{{range .labels}}{{range $.labels}}{{range $.labels}}{{end}}{{end}}{{end}}";
+    let (mut bench, _) = bench(&format!("{}message_data: {{id: .id, slow: '{slow}'}}\n", minimal(&api.url)));
+    // Asked again whenever the cycle lets go, on the one thread that there is.
+    let mut turns = 0;
+    let others = std::future::poll_fn::<(), _>(|_| {
+        turns += 1;
+        std::task::Poll::Pending
+    });
+    tokio::select! {
+        biased;
+        cycle = bench.cycle() => assert_eq!(cycle.unwrap().published, u64::from(RESOURCES)),
+        () = others => unreachable!(),
+    }
+    assert!(turns >= RESOURCES, "others had {turns} turns");
+}

@@ -269,13 +269,16 @@ async fn a_server_that_serves_fewer_than_asked_is_read_to_its_end() {
     })
     .await;
     assert_each_once(walk(&url).await.0, 95);
-    // The same from one that numbers its pages and counts nothing.
-    let (url, _, _running) = odd_server(|query| {
-        let after = after(query);
-        Ok(json!({"items": items(after..(after + 20).min(95)), "page": 1, "size": 20}))
-    })
-    .await;
-    assert_each_once(walk(&url).await.0, 95);
+    // The same from one that numbers its pages and counts nothing, and from one that says nothing about them.
+    for numbers in [json!({"page": 1, "size": 20}), json!({})] {
+        let (url, _, _running) = odd_server(move |query| {
+            let (after, mut page) = (after(query), numbers.clone());
+            page["items"] = items(after..(after + 20).min(95)).into();
+            Ok(page)
+        })
+        .await;
+        assert_each_once(walk(&url).await.0, 95);
+    }
     // By offset, likewise.
     let (url, _, _running) = odd_server(|query| {
         if query.contains_key("search") {
@@ -309,6 +312,19 @@ async fn what_moves_between_two_pages_by_offset_is_not_read_twice() {
     let count = ids.len();
     ids.dedup();
     assert_eq!(ids.len(), count, "none twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_stands_twice_in_one_page_is_published_once() {
+    let (url, _, _running) = odd_server(|_| {
+        let item = json!({"id": "a", "kind": "Cluster", "generation": 1});
+        Ok(json!({"items": [item, item, {"id": "b", "kind": "Cluster", "generation": 1}], "total": 3}))
+    })
+    .await;
+    let memory = Arc::new(Memory::default());
+    let mut bench = Bench::new(&minimal(&url), Arc::clone(&memory) as Arc<dyn watchfire_delivery::EventSink>);
+    assert_eq!(bench.cycle().await.unwrap().published, 2);
+    assert_eq!(memory.take().len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
