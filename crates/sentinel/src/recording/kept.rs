@@ -49,7 +49,7 @@ pub struct Kept {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PathError {
     /// Nothing is named.
-    #[error("take {path:?} out of the recording: it names nothing; write a path such as .labels.owner")]
+    #[error("take {path:?} out of the recording: it names nothing; write a path such as .labels.owner, unquoted")]
     Empty {
         /// As typed.
         path: String,
@@ -87,7 +87,12 @@ impl Kept {
         let typed = || path.to_owned();
         let path = path.strip_prefix('.').unwrap_or(path);
         let steps = steps(path);
-        if steps.iter().any(String::is_empty) {
+        // The key of a label may hold dots and slashes, and begins and ends with a letter or a digit, as every name here.
+        let names_nothing = |step: &String| {
+            let ends = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+            !ends(step.chars().next()) || !ends(step.chars().next_back())
+        };
+        if steps.iter().any(names_nothing) {
             return Err(PathError::Empty { path: typed() });
         }
         let hides = |read: &str| read == path || read.strip_prefix(path).is_some_and(|rest| rest.starts_with('.'));

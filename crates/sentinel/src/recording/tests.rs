@@ -433,6 +433,17 @@ fn nobody_else_may_read_a_recording() {
 }
 
 #[test]
+fn a_path_that_can_name_nothing_is_refused() {
+    for path in ["", ".", ".labels..owner", ".labels.owner ", ".labels.\"a.b/c\"", ".spec.", "..spec", ".'spec'"] {
+        let refused = Kept::everything().redact(path, &Selector::default());
+        assert!(matches!(refused, Err(PathError::Empty { .. })), "{path:?}");
+    }
+    for path in [".labels.app.kubernetes.io/owner", "spec._x", ".labels.a..b", ".name"] {
+        Kept::everything().redact(path, &Selector::default()).unwrap();
+    }
+}
+
+#[test]
 fn what_is_taken_out_never_reaches_the_disk() {
     let folder = tempfile::tempdir().unwrap();
     let kept = [".labels.owner", ".spec.password", ".status.conditions.message"]
