@@ -20,6 +20,7 @@
 //!
 //! Paths may be written for the resource of the specification or for that of today's API: see [`find`].
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -31,6 +32,9 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::expression::{self, Facts, Failure};
 use crate::template::{self, Data, Found, Template};
+
+/// Of a text that is no path, so many characters are quoted.
+const MAX_QUOTED: usize = 100;
 
 /// How deep `message_data` may nest.
 const MAX_DEPTH: usize = 32;
@@ -121,6 +125,14 @@ pub enum Problem {
     TooDeep,
 }
 
+/// Enough of a text to recognise it.
+fn shortened(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(MAX_QUOTED) {
+        Some((end, _)) => format!("{}…", &text[..end]).into(),
+        None => text.into(),
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -128,10 +140,12 @@ impl fmt::Display for Problem {
             Problem::Empty => f.write_str("has no value: give a path such as .id, or leave the key out"),
             Problem::Path(path) => write!(
                 f,
-                "{path:?} is not a path: segments are letters, digits, _ and -; \
-                 for any other key write {{{{ index .labels \"a.b/c\" }}}}"
+                "{:?} is not a path: segments are letters, digits, _ and -; \
+                 for any other key write {{{{ index .labels \"a.b/c\" }}}}",
+                shortened(path)
             ),
             Problem::Literal(text) => {
+                let text = &*shortened(text);
                 let hint = text.strip_prefix("resource.").unwrap_or(text);
                 write!(
                     f,

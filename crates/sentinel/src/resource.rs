@@ -152,6 +152,7 @@ impl<'a> FromIterator<(&'a str, &'a str)> for Labels<'a> {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object, the resource")]
 struct Raw<'a> {
     #[serde(borrow)]
     id: Option<Text<'a>>,
@@ -169,6 +170,7 @@ struct Raw<'a> {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct RawMetadata<'a> {
     generation: Option<i64>,
     #[serde(borrow)]
@@ -176,6 +178,7 @@ struct RawMetadata<'a> {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct RawStatus<'a> {
     #[serde(borrow)]
     phase: Option<Text<'a>>,
@@ -190,6 +193,7 @@ struct RawStatus<'a> {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct RawCondition<'a> {
     #[serde(borrow, rename = "type")]
     ty: Option<Text<'a>>,

@@ -313,7 +313,9 @@ fn held<T>(checked: Option<T>) -> Result<T, ConfigError> {
 fn broker_file(files: &ConfigArgs, env: &Env) -> Option<(PathBuf, Origin)> {
     let beside = || {
         let program = std::env::args_os().next()?;
-        Some(Path::new(&program).parent()?.join("broker.yaml")).filter(|path| path.is_file() && path.is_absolute())
+        // A name without a folder was found on the PATH.
+        let folder = Path::new(&program).parent().filter(|folder| *folder != Path::new(""))?;
+        Some(folder.join("broker.yaml")).filter(|path| path.is_file())
     };
     // Where each sentinel has files of its own, no flag stands for the variable.
     let by_variable = || {

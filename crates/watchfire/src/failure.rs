@@ -118,7 +118,10 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
 
 /// Tells a person how the command line is meant; asking for help is no failure.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
-    // Nobody is left to tell if the stream is closed.
-    let _unheard = error.print();
-    if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS }
+    let printed = error.print();
+    match printed {
+        _ if error.use_stderr() => ExitCode::from(USAGE),
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => ExitCode::FAILURE,
+        _ => ExitCode::SUCCESS,
+    }
 }

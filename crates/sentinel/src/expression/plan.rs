@@ -228,8 +228,14 @@ impl<'a> Planner<'a> {
             return self.fault(expr, format!("param {name} is not known yet"), hint);
         }
         let reason = if self.purpose == Purpose::Field { ", reason" } else { "" };
-        let names = self.names.iter().map(|(name, _)| *name);
-        let names = ["summary()"].into_iter().chain(names).collect::<Vec<_>>().join(", ");
+        let mut names = vec!["summary()"];
+        // What a macro stands for has names of its own making, and an inner variable may hide an outer one.
+        for (name, _) in self.names.iter().filter(|(name, _)| !name.starts_with("__")) {
+            if !names.contains(name) && *name != "now" {
+                names.push(name);
+            }
+        }
+        let names = names.join(", ");
         let hint = format!("there are resource, now{reason}, condition(), {names}");
         self.fault(expr, format!("{name} is not known"), &hint)
     }
