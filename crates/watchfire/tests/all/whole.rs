@@ -3,8 +3,10 @@
 use std::ffi::OsStr;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
+use std::process::Stdio;
 
 use serde_json::Value;
+use tokio::io::AsyncWriteExt as _;
 use watchfire_simulator::{Dialect, NewResource, Simulator};
 
 use crate::support::{Api, command, run, text};
@@ -168,6 +170,11 @@ async fn coverage_takes_a_list_for_the_files_that_it_names() {
     );
     let (status, _, err) = told(&["sentinel", "coverage", &list, &folder.path("gone.yaml")], &[]).await;
     assert_eq!(status, Some(64), "{err}");
+    let none = folder.write("none.yaml", "sentinels: []\n");
+    for args in [["sentinel", "coverage", &none].as_slice(), &["run", "--config", &none]] {
+        let (status, out, said) = told(args, &BROKER).await;
+        assert!(status == Some(64) && said.contains("sentinels: missing; list at least one"), "{out}{said}");
+    }
     for part in [
         "run.yaml:3:15: sentinels[1].config: read",
         "run.yaml:4:5: sentinels[2].config: missing",
@@ -239,6 +246,18 @@ async fn who_asks_nobody_why_is_told_whom_to_ask() {
     }
     let (_, _, said) = told(&["config", "check"], &BROKER).await;
     assert!(said.contains("name the sentinel's file with --config, or in HYPERFLEET_CONFIG"), "{said}");
+}
+
+#[tokio::test]
+async fn coverage_reads_a_pipe_once() {
+    let api = Api::serve(Simulator::new(Dialect::Hyperfleet)).await;
+    let mut coverage = command(&["sentinel", "coverage", "/dev/stdin"]);
+    coverage.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut coverage = coverage.spawn().unwrap();
+    let file = MINIMAL.replace("http://api:8000", &api.url);
+    coverage.stdin.take().unwrap().write_all(file.as_bytes()).await.unwrap();
+    let output = coverage.wait_with_output().await.unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
 }
 
 #[tokio::test]
