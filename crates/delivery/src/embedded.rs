@@ -160,8 +160,8 @@ pub struct Tasks {
 }
 
 impl Embedded {
-    /// Opens the store, makes the subscribers known, and drops the queues of those that are gone. `health` hears of each
-    /// subscriber's queue.
+    /// Opens the store, makes the subscribers known, and drops the queues of those that are gone. `health` hears of
+    /// each subscriber's queue.
     pub async fn open(config: Config, metrics: &Metrics, health: &Health) -> Result<(Self, Tasks), Error> {
         check(&config.subscribers)?;
         let options = store::Options { floor: config.floor, metrics: metrics.store.clone() };

@@ -240,8 +240,8 @@ pub fn claim(
     Ok(due)
 }
 
-/// Makes due what was put off by a clock that has been set back since: until it has caught up would be any time. Returns
-/// how many deliveries that are.
+/// Makes due what was put off by a clock that has been set back since: until it has caught up would be any time.
+/// Returns how many deliveries that are.
 pub fn hasten(connection: &Connection, sink: SinkId, now: Timestamp) -> Result<usize, Error> {
     let sql = "
         UPDATE deliveries SET next_attempt = ?2, changed = ?2

@@ -192,8 +192,8 @@ pub trait EventSink: Send + Sync {
         1_000
     }
 
-    /// Publishes events; result `i` is the true outcome of event `i`, whatever happened to its neighbours. Never panics,
-    /// and is done with a window within twice the sink's own timeout.
+    /// Publishes events; result `i` is the true outcome of event `i`, whatever happened to its neighbours. Never
+    /// panics, and is done with a window within twice the sink's own timeout.
     fn publish_all<'a>(&'a self, events: &'a [CloudEvent]) -> BoxFuture<'a, Vec<Result<(), Error>>>;
 
     /// Asks whether the far side would take an event now; readiness reports the answer. Waits for whoever publishes or

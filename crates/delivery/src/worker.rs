@@ -198,8 +198,8 @@ impl Worker {
         }
     }
 
-    /// Looks at the outbox where there is a reason to, and sends what is due. Returns how long there is nothing to do if
-    /// nothing happens. A store that cannot be read is waited for.
+    /// Looks at the outbox where there is a reason to, and sends what is due. Returns how long there is nothing to do
+    /// if nothing happens. A store that cannot be read is waited for.
     async fn turn(&mut self, lanes: &mut FuturesUnordered<BoxFuture<'static, Done>>) -> Result<Duration, store::Error> {
         if let Some(Trouble { until, .. }) = &self.trouble {
             let rest = until.saturating_duration_since(Instant::now());

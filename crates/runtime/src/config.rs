@@ -90,8 +90,8 @@ impl Text {
         Document::parse(&self.file, &self.text)
     }
 
-    /// As [`Self::parse`], but where values can be left out they are, and are among [`Document::problems`], so that they
-    /// are told together with all else that is wrong.
+    /// As [`Self::parse`], but where values can be left out they are, and are among [`Document::problems`], so that
+    /// they are told together with all else that is wrong.
     pub fn parse_as_far_as_possible<T: DeserializeOwned>(&self) -> Result<Document<T>, ConfigError> {
         Document::parse_as_far_as_possible(&self.file, &self.text)
     }
@@ -188,14 +188,15 @@ impl<T> Document<T> {
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::in_source(Arc::clone(&self.source), self.mistyped.clone(), &self.left_out);
         for key in &self.unknown {
-            problems.push(key.path.join("."), key.message.as_str());
+            problems.push_unknown(key.path.join("."), key.message.as_str());
         }
         problems
     }
 
-    /// Returns the keys that were read as if they, or something in them, were not there: their values could not be taken.
-    pub fn left_out(&self) -> &[String] {
-        &self.left_out
+    /// Returns the key as which this one, or what it stands in, was read as if it were not there, since a value could
+    /// not be taken.
+    pub fn left_out_around(&self, key: &str) -> Option<&str> {
+        self.left_out.iter().map(String::as_str).find(|left_out| problems::is_within(key, left_out))
     }
 
     /// Ties problems to a key of this file, in a list that was started for another one.

@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
-/// Opens a file to read it. A pipe or a device is refused unopened: opening a pipe waits for whoever writes to it, and with
-/// it the whole process.
+/// Opens a file to read it. A pipe or a device is refused unopened: opening a pipe waits for whoever writes to it, and
+/// with it the whole process.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     if fs::metadata(path)?.is_file() {
         File::open(path)

@@ -1,8 +1,9 @@
 //! The authorities that are trusted where the system names none, as in an image without certificates.
 //!
-//! Every TLS client of the process finds the authorities by itself: reqwest, the client of RabbitMQ, and Google's, which
-//! can be given none. All of them go by `SSL_CERT_FILE`. The surprise: a program cannot safely change its own environment
-//! while it runs, so this one starts itself again, as the same process, with that variable at a file in memory.
+//! Every TLS client of the process finds the authorities by itself: reqwest, the client of RabbitMQ, and Google's,
+//! which can be given none. All of them go by `SSL_CERT_FILE`. The surprise: a program cannot safely change its own
+//! environment while it runs, so this one starts itself again, as the same process, with that variable at a file in
+//! memory.
 
 use std::io;
 

@@ -150,9 +150,9 @@ enum Stop {
 
 /// Starts a part of a task's own work beside the rest of it, so that both can use a core, and waits for its output.
 ///
-/// The part begins at once, not when it is waited for. Dropping the wait aborts the part where it stands, so a task that
-/// must not leave it half done waits for it to the end. A panic goes on in the caller, whose task it ends. Panics itself
-/// outside of the async runtime.
+/// The part begins at once, not when it is waited for. Dropping the wait aborts the part where it stands, so a task
+/// that must not leave it half done waits for it to the end. A panic goes on in the caller, whose task it ends. Panics
+/// itself outside of the async runtime.
 #[expect(clippy::disallowed_methods, reason = "a part of a named task: it ends with it, and its panic is that task's")]
 pub fn beside<F>(work: F) -> impl Future<Output = F::Output> + Send
 where
@@ -296,8 +296,8 @@ impl Tasks {
 
     /// Runs until SIGTERM, SIGINT, a cancelled [`Tasks::token`] or the end of an essential task; then stops in order.
     ///
-    /// A second signal ends the process on the spot, with status 143 or 130. Where the stop began without one, the first
-    /// that comes then is whoever runs the process asking for what is under way already.
+    /// A second signal ends the process on the spot, with status 143 or 130. Where the stop began without one, the
+    /// first that comes then is whoever runs the process asking for what is under way already.
     pub async fn run(mut self, grace: Duration) -> Result<(), TaskError> {
         let signals = match self.signals.take() {
             Some(signals) => signals,

@@ -1,8 +1,8 @@
 //! Logs and traces: one JSON or text line per event, and OTLP spans when a collector is named.
 //!
-//! Log lines go to standard output, or standard error, and carry `timestamp level message component version hostname`, then the spans'
-//! and the event's own fields, flat. Spans go to `OTEL_EXPORTER_OTLP_ENDPOINT` over HTTP, from a bounded queue on a
-//! thread of their own: a collector that is away costs spans, never time, and one line in the log.
+//! Log lines go to standard output, or standard error, and carry `timestamp level message component version hostname`,
+//! then the spans' and the event's own fields, flat. Spans go to `OTEL_EXPORTER_OTLP_ENDPOINT` over HTTP, from a
+//! bounded queue on a thread of their own: a collector that is away costs spans, never time, and one line in the log.
 
 mod count;
 mod format;
@@ -34,8 +34,8 @@ pub use trace::traceparent;
 pub const TRACE: &str = "watchfire_trace";
 
 /// Libraries that would tell too much: lapin logs whole returned messages, and with each connection that breaks two or
-/// three errors, which reach us as errors of its calls and are told once, here; OpenTelemetry each failed batch (which is
-/// told once, here), the HTTP stack each connection. `RUST_LOG` can name them to hear them all the same.
+/// three errors, which reach us as errors of its calls and are told once, here; OpenTelemetry each failed batch (which
+/// is told once, here), the HTTP stack each connection. `RUST_LOG` can name them to hear them all the same.
 const TAMED: &str = "watchfire_trace=off,lapin=off,\
 opentelemetry=off,opentelemetry_sdk=off,opentelemetry_otlp=off,opentelemetry_http=off,\
 h2=warn,hyper=warn,hyper_util=warn,reqwest=warn,rustls=warn,tower=warn";

@@ -183,7 +183,8 @@ impl Reason {
         }
     }
 
-    /// The reason as far as it is part of an event's identity: how often we have asked is not, since a restart forgets it.
+    /// The reason as far as it is part of an event's identity: how often we have asked is not, since a restart forgets
+    /// it.
     #[must_use]
     pub fn cause(self) -> Self {
         if self == Self::NoProgress { Self::MaxAgeNotReady } else { self }

@@ -146,6 +146,7 @@ impl Explainer {
             from_memory: self.memory.is_some(),
             last_event: self.memory.as_ref().and_then(|memory| memory.outcomes.of(id)),
             deliveries: Vec::new(),
+            store: None,
             event: None,
             selector: Vec::new(),
             inputs: None,

@@ -14,8 +14,9 @@
 //! `int(resource.spec.nodes) + 1` do not. Comparing works either way.
 //!
 //! Different from today's sentinel on purpose: what could only fail is refused when it is compiled (a param that is
-//! used before it is known, a result that is no bool, `duration("1x")`, `1 / 0`, a misspelt field of `condition()`, texts
-//! compared with numbers), and bytes, messages, optional values, bindings, `format` and `quote` are not supported.
+//! used before it is known, a result that is no bool, `duration("1x")`, `1 / 0`, a misspelt field of `condition()`,
+//! texts compared with numbers), and bytes, messages, optional values, bindings, `format` and `quote` are not
+//! supported.
 
 mod arithmetic;
 mod bounds;

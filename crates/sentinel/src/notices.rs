@@ -1,7 +1,7 @@
 //! Which warnings about single resources are news: each is given once, and of each kind there are only so many.
 //!
-//! Every kind has a budget of its own, so that a flood of one silences no other; when it is used up, that is told, once.
-//! What is no longer told is still counted by the metrics.
+//! Every kind has a budget of its own, so that a flood of one silences no other; when it is used up, that is told,
+//! once. What is no longer told is still counted by the metrics.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};

@@ -134,8 +134,8 @@ impl Publisher {
         }
     }
 
-    /// Publishes until the channel closes; `settled` hears of each event, with others, that it is confirmed, or why it is
-    /// given up for this cycle. Told to stop, it finishes the window in hand and leaves the rest to the next start.
+    /// Publishes until the channel closes; `settled` hears of each event, with others, that it is confirmed, or why it
+    /// is given up for this cycle. Told to stop, it finishes the window in hand and leaves the rest to the next start.
     pub(crate) async fn run(
         &self,
         mut due: mpsc::Receiver<Due>,

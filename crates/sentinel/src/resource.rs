@@ -1,8 +1,9 @@
 //! Reads one resource of the API as the decision sees it.
 //!
 //! The view is tolerant: it takes today's conditions and the phases of older APIs, snake and camel case, and knows
-//! which field is honest. Times are read to the second, as the API projects them. Against today's API `Reconciled.observed_generation` always equals `generation`, so what
-//! the adapters have seen is the minimum over their own `*Successful` conditions.
+//! which field is honest. Times are read to the second, as the API projects them. Against today's API
+//! `Reconciled.observed_generation` always equals `generation`, so what the adapters have seen is the minimum over
+//! their own `*Successful` conditions.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -270,8 +271,8 @@ fn parse_time(id: &str, field: &'static str, text: Option<&Text<'_>>) -> Result<
         .map_err(|source| Error::Time { id: id.to_owned(), field, value: text.0.chars().take(64).collect(), source })
 }
 
-/// Without the fraction, which the API cuts off where it projects and keeps where it does not: both ways a resource reads
-/// the same, and its events have the same ids.
+/// Without the fraction, which the API cuts off where it projects and keeps where it does not: both ways a resource
+/// reads the same, and its events have the same ids.
 fn to_the_second(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }

@@ -124,8 +124,8 @@ impl Sentinel {
         self
     }
 
-    /// Remembers at most so many of its own events instead of [`CAPACITY`](crate::inflight::CAPACITY); each one forgotten
-    /// early may cost one early event.
+    /// Remembers at most so many of its own events instead of [`CAPACITY`](crate::inflight::CAPACITY); each one
+    /// forgotten early may cost one early event.
     #[must_use]
     pub fn remember_at_most(self, events: usize) -> Self {
         self.engine.ledger.lock().limit(events);

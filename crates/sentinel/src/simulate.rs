@@ -291,8 +291,8 @@ impl Simulation {
         self.published.push(Published { at, event, resource, reason, generation: about.generation });
     }
 
-    /// What is not known to have been refused was confirmed at once; unless the poll broke off: then nobody knows, and it
-    /// is decided again.
+    /// What is not known to have been refused was confirmed at once; unless the poll broke off: then nobody knows, and
+    /// it is decided again.
     fn end(&mut self, at: Timestamp, whole: bool) {
         self.poll = None;
         self.acquainted |= whole;

@@ -3,8 +3,8 @@
 //!
 //! Supported: text, fields (`.a.b`, `$`, `$x.a`, `(pipeline).a`), `if`, `with`, `range` with their `else`, `break`,
 //! `continue`, variables, pipelines, parentheses, every literal but complex numbers, comments, trim markers, and the
-//! functions `and or not eq ne lt le gt ge index len print printf println` with the verbs `%s %d %v %q %f %%`. Everything
-//! else is refused when the template is parsed.
+//! functions `and or not eq ne lt le gt ge index len print printf println` with the verbs `%s %d %v %q %f %%`.
+//! Everything else is refused when the template is parsed.
 //!
 //! As in a Go program that decodes JSON, integers are `int64`, other numbers `float64`, objects
 //! `map[string]interface {}` (ranged over in the order of their keys).
@@ -12,9 +12,9 @@
 //! Different from Go on purpose:
 //!
 //! - A key that is absent or null, at any depth, is the empty string instead of `<no value>`, `<nil>` or an error.
-//!   It is false in `if`, an empty list for `range`, equal to `nil` and to `""`, and different from everything else. A callback
-//!   hears of it, unless the template only asked whether it is there (`if`, `with`, `and`, `or`, `not`, `eq .. nil`,
-//!   a `range` that has an `else`).
+//!   It is false in `if`, an empty list for `range`, equal to `nil` and to `""`, and different from everything else. A
+//!   callback hears of it, unless the template only asked whether it is there (`if`, `with`, `and`, `or`, `not`,
+//!   `eq .. nil`, a `range` that has an `else`).
 //! - What could only fail when it is reached is refused at once: `nil` as a command, arguments to what is not a
 //!   function, a wrong number of arguments, assignment to an undeclared variable, an integer constant beyond 64 bits.
 //! - Bounds: [`MAX_SOURCE`], [`MAX_NESTING`], [`MAX_OUTPUT`], [`MAX_WORK`]. A template ends, and never exhausts

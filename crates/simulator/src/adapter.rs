@@ -1,9 +1,9 @@
 //! An adapter as HyperFleet runs them, with knobs for everything that goes wrong with real ones.
 //!
 //! An event only wakes it: it reads the resource, checks that the adapter before it is done, works, and reports, also
-//! when there was nothing to do. Events are acknowledged after handling even if it failed, because the next event is the
-//! retry. It runs on RabbitMQ ([`Adapter::run_rabbitmq`]), on Pub/Sub ([`Adapter::run_pubsub`]), or behind the embedded
-//! broker ([`Push`]).
+//! when there was nothing to do. Events are acknowledged after handling even if it failed, because the next event is
+//! the retry. It runs on RabbitMQ ([`Adapter::run_rabbitmq`]), on Pub/Sub ([`Adapter::run_pubsub`]), or behind the
+//! embedded broker ([`Push`]).
 
 mod event;
 mod pubsub;

@@ -137,7 +137,8 @@ pub fn mirror_type(adapter: &str) -> String {
     ty
 }
 
-/// Whether the resource may be removed: every required adapter finalized the current generation, nothing it owns is left.
+/// Whether the resource may be removed: every required adapter finalized the current generation, nothing it owns is
+/// left.
 pub fn is_finalized(facts: &Facts<'_>) -> bool {
     facts.deletion == Deletion::Asked && all_at_current(facts, &countable(facts), |sight| sight.finalized)
 }

@@ -46,7 +46,8 @@ pub(crate) struct Phase {
 }
 
 impl Phase {
-    /// Derives the phase: `observed_generation` is the lowest among the required adapters, 0 while one has not reported.
+    /// Derives the phase: `observed_generation` is the lowest among the required adapters, 0 while one has not
+    /// reported.
     pub(crate) fn of(
         dialect: Dialect,
         kind: &Kind,

@@ -1,8 +1,8 @@
 //! All resources of one kind: those that were written, and a synthetic fleet below them.
 //!
 //! Synthetic resources come first in the order of ids, and are stored only once they change. A page by key costs what
-//! its rows cost: the position of a key is computed, and totals over ids and labels are counted without a scan. A search
-//! over anything else, a page deep into a filtered list, and an unusual order look at every resource.
+//! its rows cost: the position of a key is computed, and totals over ids and labels are counted without a scan. A
+//! search over anything else, a page deep into a filtered list, and an unusual order look at every resource.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound;

@@ -34,8 +34,8 @@ impl<'a> Brokers<'a> {
         Self { metrics, opened: Vec::new() }
     }
 
-    /// Opens a broker, unless it is open already; its checks are then among those of whoever came first. The topic of the
-    /// embedded one is a name in logs and metrics only, so that all topics share its store.
+    /// Opens a broker, unless it is open already; its checks are then among those of whoever came first. The topic of
+    /// the embedded one is a name in logs and metrics only, so that all topics share its store.
     pub(crate) async fn open(
         &mut self,
         settings: Settings,

@@ -245,38 +245,57 @@ pub(crate) fn process(settings: &SettingArgs, env: &Env) -> Result<Process, Conf
 
 /// Reads what a sentinel decides by, without its broker: for commands that publish nothing.
 pub(crate) fn sentinel(file: &Path, env: &Env) -> Result<SentinelConfig, ConfigError> {
-    let reading = read(file, &SettingArgs::default(), env)?;
+    sentinel_of(&Text::read(file)?, env)
+}
+
+fn sentinel_of(text: &Text, env: &Env) -> Result<SentinelConfig, ConfigError> {
+    let reading = read_text(text, &SettingArgs::default(), env)?;
     reading.problems.finish()?;
     held(reading.sentinel)
 }
 
 /// As [`sentinel`], for several, each with the name of its file; every problem of every file is in one error.
 pub(crate) fn sentinels(files: &[PathBuf], env: &Env) -> Result<Vec<(String, SentinelConfig)>, ConfigError> {
-    each(files.iter().map(|file| (file.clone(), itself(file))).collect(), Problems::without_file(), env)
+    let mut problems = Problems::without_file();
+    let texts = files.iter().filter_map(|file| open(file, itself(file), &mut problems)).collect();
+    each(texts, problems, env)
 }
 
 /// As [`sentinels`]; a list for `watchfire run` stands for the files that it names.
 pub(crate) fn fleet(files: &[PathBuf], env: &Env) -> Result<Vec<(String, SentinelConfig)>, ConfigError> {
     let (mut all, mut problems) = (Vec::new(), Problems::without_file());
     for file in files {
-        match Text::read(file).map(|text| (object::is_list(&text), text)) {
-            Ok((true, text)) => all.extend(list::files(&text, &mut problems)?),
-            Ok((false, _)) => all.push((file.clone(), itself(file))),
-            Err(error) => problems.refuse(itself(file), error),
+        let Some((text, named)) = open(file, itself(file), &mut problems) else { continue };
+        if object::is_list(&text) {
+            let listed = list::files(&text, &mut problems)?;
+            all.extend(listed.into_iter().filter_map(|(file, named)| open(&file, named, &mut problems)));
+        } else {
+            all.push((text, named));
         }
     }
     each(all, problems, env)
 }
 
+/// Reads a file once, whoever looks at it: it may be a pipe.
+fn open(file: &Path, named: Origin, problems: &mut Problems) -> Option<(Text, Origin)> {
+    match Text::read(file) {
+        Ok(text) => Some((text, named)),
+        Err(error) => {
+            problems.refuse(named, error);
+            None
+        }
+    }
+}
+
 fn each(
-    files: Vec<(PathBuf, Origin)>,
+    texts: Vec<(Text, Origin)>,
     mut problems: Problems,
     env: &Env,
 ) -> Result<Vec<(String, SentinelConfig)>, ConfigError> {
     let mut configs = Vec::new();
-    for (file, named) in files {
-        match sentinel(&file, env) {
-            Ok(config) => configs.push((file.display().to_string(), config)),
+    for (text, named) in texts {
+        match sentinel_of(&text, env) {
+            Ok(config) => configs.push((text.file().to_owned(), config)),
             Err(error) => problems.refuse(named, error),
         }
     }
@@ -298,10 +317,13 @@ pub(crate) fn is_default_missing(error: &ConfigError) -> bool {
 }
 
 fn read(file: &Path, settings: &SettingArgs, env: &Env) -> Result<config::Reading, ConfigError> {
-    // Read once: it may be a pipe.
-    let text = Text::read(file)?;
-    object::refuse(&text)?;
-    config::read(&text, &Overrides::new(env, &settings.flags()), env)
+    read_text(&Text::read(file)?, settings, env)
+}
+
+/// The text was read once: it may be a pipe.
+fn read_text(text: &Text, settings: &SettingArgs, env: &Env) -> Result<config::Reading, ConfigError> {
+    object::refuse(text)?;
+    config::read(text, &Overrides::new(env, &settings.flags()), env)
 }
 
 /// What is missing was told as a problem, so that `finish` has returned already.

@@ -129,7 +129,8 @@ struct Parts<'a> {
     record: &'a RecordBesideArgs,
 }
 
-/// Starts one sentinel: its loop is a task of this process from here on. Who asks why gets the answer of what is returned.
+/// Starts one sentinel: its loop is a task of this process from here on. Who asks why gets the answer of what is
+/// returned.
 async fn start(
     loaded: config::Loaded,
     name: Option<&str>,

@@ -4,12 +4,14 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, named_params};
+use serde::{Deserialize, Serialize};
 
 use super::{SinkId, enqueue, leave, time};
 use crate::store::{Error, Tx};
 
 /// Where a delivery stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum State {
     /// It waits for its turn.
     Pending,
@@ -166,9 +168,9 @@ pub fn show(connection: &Connection, seq: i64) -> Result<Option<(Entry, Bytes)>,
     Ok(body.map(|body| (entry, body.into())))
 }
 
-/// Hands over the events of deliveries, each once and in the order in which they came in: a number to go on after, and the
-/// body, exactly as it is sent. Where the filter names neither a state nor one delivery, they are those that may still be
-/// wanted: of pending and of dead deliveries. Of the filter's two ends, only `after` counts.
+/// Hands over the events of deliveries, each once and in the order in which they came in: a number to go on after, and
+/// the body, exactly as it is sent. Where the filter names neither a state nor one delivery, they are those that may
+/// still be wanted: of pending and of dead deliveries. Of the filter's two ends, only `after` counts.
 pub fn events(connection: &Connection, filter: &Filter) -> Result<Vec<(i64, Bytes)>, Error> {
     let sql = format!(
         "SELECT seq, body FROM events WHERE seq > coalesce(:after, -1) AND EXISTS (
@@ -188,8 +190,8 @@ pub fn events(connection: &Connection, filter: &Filter) -> Result<Vec<(i64, Byte
 }
 
 /// Queues dead and discarded deliveries again, behind what their subject has waiting, with their attempts forgotten.
-/// Pending ones become due at once. Whoever goes on after [`Changed::last`] sets the filter's `until` to [`last`] first, or
-/// meets again what is refused meanwhile.
+/// Pending ones become due at once. Whoever goes on after [`Changed::last`] sets the filter's `until` to [`last`]
+/// first, or meets again what is refused meanwhile.
 pub fn retry(tx: &Tx<'_>, filter: &Filter, now: Timestamp) -> Result<Changed, Error> {
     let mut changed = Changed { count: 0, last: None };
     for found in list(tx, filter)? {

@@ -379,7 +379,8 @@ fn a_discarded_dead_letter_is_pruned_and_a_dead_one_is_not() {
     assert_eq!(c.query_row("SELECT count(*) FROM events", [], |row| row.get(0)), Ok(2));
 }
 
-/// Tens of steps of SQLite's machine that one event of a drain takes: settling, promoting and finding the next that is due.
+/// Tens of steps of SQLite's machine that one event of a drain takes: settling, promoting and finding the next that is
+/// due.
 fn steps_per_event(events: usize, subjects: usize) -> u64 {
     let mut c = outbox();
     let sink = register(&c, "a").unwrap();

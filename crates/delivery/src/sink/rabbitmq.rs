@@ -35,7 +35,8 @@ const MAX_BODY: usize = 16 << 20;
 const LIMIT_HOLDS: Duration = Duration::from_mins(10);
 /// A `message_id` is an AMQP short string.
 const MAX_ID: usize = 255;
-/// All headers travel in one frame, and the broker closes the connection for a larger one: half of its default, 128 KiB.
+/// All headers travel in one frame, and the broker closes the connection for a larger one: half of its default, 128
+/// KiB.
 const MAX_HEADERS: usize = 64 << 10;
 /// The only header that consumers in the field ask for.
 const UUID_HEADER: &str = "_watermill_message_uuid";

@@ -1,7 +1,8 @@
 //! What the outcomes of a window mean, and noting it.
 //!
 //! A refusal of credentials is provisional: it becomes a dead letter only when the event is refused again after the far
-//! side took another one that was sent later. Until then it waits, longer each time, without its attempts being counted.
+//! side took another one that was sent later. Until then it waits, longer each time, without its attempts being
+//! counted.
 
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;

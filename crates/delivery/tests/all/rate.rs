@@ -26,8 +26,8 @@ const MUST: f64 = 80.0;
 /// What consumers in the field ask for.
 const UUID: &str = "_watermill_message_uuid";
 
-/// Both send the same messages. Alternates the two, so that both see the same machine, and fails if the best of the sink
-/// is less than [`MUST`] of the other's best.
+/// Both send the same messages. Alternates the two, so that both see the same machine, and fails if the best of the
+/// sink is less than [`MUST`] of the other's best.
 #[expect(clippy::print_stdout, clippy::cast_precision_loss, reason = "it prints rates")]
 async fn compare(what: &str, mut ours: impl AsyncFnMut(), mut bare: impl AsyncFnMut()) {
     let mut best = [Duration::MAX; 2];

@@ -1,7 +1,7 @@
 //! Where each key of a YAML file stands, and the limits under which such a file is read.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess};
@@ -111,10 +111,14 @@ impl Source {
     }
 
     /// The text with something else for the value of a key, or without the key, every other line where it was; nothing
-    /// where the key does not begin its line, so that it is not known where the value ends.
-    fn without(&self, text: &str, key: &str, instead: Option<&str>) -> Option<String> {
-        let Places { key, value } = *self.places.get(key)?;
-        let zero_based = |at: u64| usize::try_from(at).ok()?.checked_sub(1);
+    /// where it is not known where the value ends.
+    fn without(&self, text: &str, path: &str, instead: Option<&str>) -> Option<String> {
+        self.without_in_block(text, path, instead).or_else(|| self.without_in_flow(text, path, instead?))
+    }
+
+    /// The same of a value that has its lines for itself.
+    fn without_in_block(&self, text: &str, path: &str, instead: Option<&str>) -> Option<String> {
+        let Places { key, value } = *self.places.get(path)?;
         let (line, column) = (zero_based(key.line)?, zero_based(key.column)?);
         let mut lines: Vec<String> = text.split('\n').map(str::to_owned).collect();
         let first = lines.get_mut(line)?;
@@ -147,6 +151,26 @@ impl Source {
         Self::parse(&self.file, &rest).is_ok().then_some(rest)
     }
 
+    /// The same of a value between brackets, `{a: 1, b: [2]}`; nothing where that would change or move what stands
+    /// beside it.
+    fn without_in_flow(&self, text: &str, path: &str, instead: &str) -> Option<String> {
+        let value = self.places.get(path)?.value;
+        let line = text.split_inclusive('\n').take(zero_based(value.line)?).map(str::len).sum::<usize>();
+        let (column, _) = text.get(line..)?.char_indices().nth(zero_based(value.column)?)?;
+        let (before, written) = text.split_at_checked(line + column)?;
+        let end = end_in_flow(written)?;
+        let (gone, after) = written.split_at_checked(end)?;
+        let (breaks, last) = (gone.matches('\n').count(), gone.rsplit('\n').next()?.chars().count());
+        let width = if breaks == 0 { last.checked_sub(instead.len())? } else { last };
+        let rest = format!("{before}{instead}{}{}{after}", "\n".repeat(breaks), " ".repeat(width));
+        let others = |source: &Self| -> BTreeSet<String> {
+            let keys = source.places.keys();
+            keys.filter(|key| !key.strip_prefix(path).is_some_and(|below| below.starts_with('.'))).cloned().collect()
+        };
+        let (was, now) = (Self::parse(&self.file, text).ok()?, Self::parse(&self.file, &rest).ok()?);
+        (others(&was) == others(&now)).then_some(rest)
+    }
+
     /// The key that stands, or whose value begins, at a position; what all have in common where a merge gives several
     /// the same.
     pub(super) fn key_at(&self, place: Place, part: Part) -> String {
@@ -163,6 +187,30 @@ impl Source {
     }
 }
 
+fn zero_based(at: u64) -> Option<usize> {
+    usize::try_from(at).ok()?.checked_sub(1)
+}
+
+/// Where a value between brackets ends that begins a text; nothing where that is not plain to see.
+fn end_in_flow(text: &str) -> Option<usize> {
+    let (mut depth, mut quote, mut escaped) = (0_usize, None, false);
+    for (at, c) in text.char_indices() {
+        match (quote, c) {
+            (Some(_), _) if escaped => escaped = false,
+            (Some('"'), '\\') => escaped = true,
+            (Some(open), _) if open == c => quote = None,
+            (None, '"' | '\'') => quote = Some(c),
+            // A comment may hold anything.
+            (None, '#') => return None,
+            (None, '[' | '{') => depth += 1,
+            (None, ',' | ']' | '}') if depth == 0 => return Some(at),
+            (None, ']' | '}') => depth -= 1,
+            (Some(_) | None, _) => {}
+        }
+    }
+    None
+}
+
 /// A key, or its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
@@ -177,8 +225,8 @@ pub(super) struct Rest<'t> {
     gone: Vec<(String, Option<&'static str>)>,
 }
 
-/// What may stand in the place of a value that could not be taken, so that the rest of the file can be read: whichever of
-/// them its key takes. Nothing at all, without the key, is the last resort.
+/// What may stand in the place of a value that could not be taken, so that the rest of the file can be read: whichever
+/// of them its key takes. Nothing at all, without the key, is the last resort.
 const INSTEAD: [Option<&str>; 4] = [Some(""), Some("''"), Some("{}"), None];
 
 impl<'t> Rest<'t> {
@@ -195,7 +243,8 @@ impl<'t> Rest<'t> {
         self.gone.iter().map(|(path, _)| displayed(path)).collect()
     }
 
-    /// Leaves out the value of a key; where that is not possible, or not enough, what is around it. Says whether there was anything left to leave out. Without a key, it goes on around what was left out last.
+    /// Leaves out the value of a key; where that is not possible, or not enough, what is around it. Says whether there
+    /// was anything left to leave out. Without a key, it goes on around what was left out last.
     pub(super) fn leave_out(&mut self, source: &Source, key: &str) -> bool {
         let last = || self.gone.last().map(|(path, _)| path.clone()).unwrap_or_default();
         let mut path = if key.is_empty() { last() } else { normalized(key) };

@@ -83,7 +83,7 @@ pub struct Problem {
 }
 
 /// Whether a key is another one, or below it.
-fn is_within(key: &str, parent: &str) -> bool {
+pub(super) fn is_within(key: &str, parent: &str) -> bool {
     key.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
@@ -218,6 +218,24 @@ impl Problems {
         }
     }
 
+    /// Adds a key that nobody knows: it is wrong also where what it stands in could not be taken.
+    pub(super) fn push_unknown(&mut self, key: String, message: &str) {
+        let problem = self.locate(Origin::Key(key), message.to_owned());
+        self.found.push(problem);
+    }
+
+    /// Adds why a value cannot be taken: from here on it is as if it were not there, and not told to be missing.
+    pub fn leave_out(&mut self, origin: impl Into<Origin>, message: impl Into<String>) {
+        let origin = origin.into();
+        self.push(origin.clone(), message);
+        self.told.push(origin);
+    }
+
+    /// Whether a value that stands there, or what it stands in, could not be taken, which was told.
+    pub fn is_left_out(&self, origin: impl Into<Origin>) -> bool {
+        self.is_told(&self.locate(origin.into(), String::new()).origin)
+    }
+
     fn is_told(&self, origin: &Origin) -> bool {
         self.told.iter().any(|told| match (told, origin) {
             (Origin::Key(told), Origin::Key(key)) => is_within(key, told),
@@ -225,10 +243,12 @@ impl Problems {
         })
     }
 
-    /// Adds a warning: legal, but worth telling at start.
+    /// Adds a warning: legal, but worth telling at start. What could not be taken is not odd besides.
     pub fn warn(&mut self, origin: impl Into<Origin>, message: impl Into<String>) {
         let warning = self.locate(origin.into(), message.into());
-        self.warnings.push(warning);
+        if !self.is_told(&warning.origin) {
+            self.warnings.push(warning);
+        }
     }
 
     /// Takes the value, or notes the error and returns nothing: for checks that go on with the next key.
@@ -246,9 +266,13 @@ impl Problems {
         self.warnings.extend(other.warnings.into_iter().map(Problem::beside));
     }
 
-    /// Adds the problems of another file, each with its place there.
+    /// Adds the problems of another file, each with its place there; what several files share is told once.
     pub fn extend(&mut self, found: Vec<Problem>) {
-        self.found.extend(found.into_iter().map(Problem::beside));
+        for problem in found.into_iter().map(Problem::beside) {
+            if !self.found.contains(&problem) {
+                self.found.push(problem);
+            }
+        }
     }
 
     /// Adds why a file that is named here can't be used: at the name if it can't be read, else each of its problems.

@@ -223,21 +223,66 @@ shards: 300
 
 #[test]
 fn what_was_left_out_around_a_value_is_not_told_to_be_missing() {
-    // In such a map it is not known where a value ends, so that the whole of it is not there.
-    let text = "hyperfleet_api: {timeout: 1d, endpoint: [a]}\nshards: x\n";
+    // Beside a comment it is not known where a value ends, so that the whole of the map is not there.
+    let text = "hyperfleet_api: {typo: 1, timeout: 1d # a day\n  , endpoint: [a]}\nshards: x\n";
     let doc = Text::new("s.yaml", text).parse_as_far_as_possible::<Raw>().unwrap();
     let mut problems = doc.problems();
     problems.push("hyperfleet_api.endpoint", "missing");
     problems.push("hyperfleet_api", "missing");
     let said = problems.finish().unwrap_err().to_string();
     let places: Vec<_> = said.lines().map(|line| line.split_inclusive(": ").take(2).collect::<String>()).collect();
-    assert_eq!(places, ["s.yaml:1:27: hyperfleet_api.timeout: ", "s.yaml:2:9: shards: "], "{said}");
+    // A key that nobody knows is wrong all the same.
+    let expected =
+        ["s.yaml:1:18: hyperfleet_api.typo: ", "s.yaml:1:36: hyperfleet_api.timeout: ", "s.yaml:3:9: shards: "];
+    assert_eq!(places, expected, "{said}");
     assert_eq!(
         refusal("resource_selector:\n  - text\n  - 5\nshards: x\n").lines().count(),
         3,
         "each item, and what follows"
     );
     assert!(refusal("enabled: x\nshards: y\nshards: z\n").contains("duplicate"), "what is no YAML comes first");
+}
+
+#[test]
+fn what_is_of_the_wrong_kind_is_no_warning_besides() {
+    let doc = Text::new("s.yaml", "shards: x\nhyperfleet_api: 5\n").parse_as_far_as_possible::<Raw>().unwrap();
+    let mut problems = doc.problems();
+    problems.warn("shards", "empty");
+    problems.warn("hyperfleet_api.endpoint", "empty");
+    problems.warn("enabled", "empty");
+    assert!(problems.is_left_out("hyperfleet_api.timeout") && !problems.is_left_out("enabled"));
+    let told: Vec<_> = problems.warnings().iter().map(ToString::to_string).collect();
+    assert_eq!(told, ["s.yaml: enabled: empty"]);
+}
+
+#[test]
+fn every_value_of_the_wrong_kind_between_brackets_is_told() {
+    let text = "\
+hyperfleet_api: {endpoint: [x, {y: 'z, }'}], timeout: [1]}
+resource_selector: [{label: [a], value: \"v, }\\\"\"}, {label: b,
+  value: {c:
+    d}}, text, {label: e, valeu: f}]
+enabled: {a: b}
+";
+    let doc = Text::new("s.yaml", text).parse_as_far_as_possible::<Raw>().unwrap();
+    let selector = doc.value.resource_selector.as_ref().unwrap();
+    assert_eq!(selector[0], Label { label: None, value: Some("v, }\"".to_owned()) });
+    assert_eq!(selector[1].label.as_deref(), Some("b"));
+    let said = doc.problems().finish().unwrap_err().to_string();
+    let places: Vec<_> = said.lines().map(|line| line.split_inclusive(": ").take(2).collect::<String>()).collect();
+    let expected = [
+        "s.yaml:1:28: hyperfleet_api.endpoint: ",
+        "s.yaml:1:55: hyperfleet_api.timeout: ",
+        "s.yaml:2:29: resource_selector[0].label: ",
+        "s.yaml:3:10: resource_selector[1].value: ",
+        "s.yaml:4:10: resource_selector[2]: ",
+        "s.yaml:4:27: resource_selector[3].valeu: ",
+        "s.yaml:5:10: enabled: ",
+    ];
+    assert_eq!(places, expected, "{said}");
+    // What is not plain to see takes nothing beside it along.
+    let text = "hyperfleet_api: {timeout: [don't, x], endpoint: 'http://a'}\nshards: x\n";
+    assert_eq!(refusal(text).lines().count(), 2, "{}", refusal(text));
 }
 
 /// A type of our own that refuses a value knows no place: the library tells the last key.
@@ -413,6 +458,18 @@ fn the_environment_is_a_map_in_which_empty_means_absent() {
     let both = env.or(&Env::from([("A", "2"), ("B", "3")]));
     assert_eq!((both.get("A"), both.get("B")), (Some("1"), Some("3")));
     assert!(Env::from_process().get("PATH").is_some());
+}
+
+#[test]
+fn a_variable_whose_value_is_not_utf_8_is_named() {
+    use std::os::unix::ffi::OsStringExt as _;
+    let text = |bytes: &[u8]| std::ffi::OsString::from_vec(bytes.to_vec());
+    let variables = [(&b"A"[..], &b"fine"[..]), (b"B", b"s\xe9cret"), (b"\xe9", b"x")];
+    let env = Env::from_system(variables.map(|(name, value)| (text(name), text(value))));
+    assert_eq!(env.garbled().collect::<Vec<_>>(), ["B"]);
+    assert_eq!((env.get("A"), env.names("").count()), (Some("fine"), 2));
+    let above = Env::from([("B", "fine")]).or(&env);
+    assert_eq!((above.garbled().count(), env.or(&above).garbled().count()), (0, 1));
 }
 
 #[test]

@@ -39,7 +39,8 @@ const GRPC_PORT: u16 = 4317;
 
 /// Returns a span in the form of the W3C header `traceparent`, for the request or the event that carries it on.
 ///
-/// Nothing when traces are not sent. The span is exported when it ends, if its trace is sampled, as the last digit says.
+/// Nothing when traces are not sent. The span is exported when it ends, if its trace is sampled, as the last digit
+/// says.
 pub fn traceparent(span: &Span) -> Option<String> {
     let context = span.context();
     let span = context.span().span_context().clone();

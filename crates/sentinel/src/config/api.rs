@@ -115,9 +115,13 @@ fn headers(api: &RawApi, env: &Env, report: &mut Report<'_>) -> Option<Vec<(Head
     let mut sound = true;
     for (written, value) in api.headers.iter().flatten() {
         let key = format!("hyperfleet_api.headers.{written}");
+        if ["file", "env"].iter().any(|part| report.is_left_out(&format!("{key}.{part}"))) {
+            sound = false;
+            continue;
+        }
         match one_header(written, value, env) {
             Ok((name, _)) if headers.iter().any(|(known, _)| *known == name) => {
-                let message = "stands twice: the names of headers differ by more than capitals; leave one of them out";
+                let message = "stands twice: capitals make no other header; leave one of them out";
                 report.push(&key, message);
                 sound = false;
             }

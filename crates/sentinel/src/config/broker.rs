@@ -18,6 +18,7 @@ use watchfire_runtime::config::Problems;
 
 pub use file::{RawBrokerFile, parse, read};
 pub use migrate::{is_broker, migrate, migrate_folder};
+pub(crate) use settings::is_ours;
 pub use settings::{ADAPTERS, OURS, SHARED, Settings, variable};
 
 /// What events go to when nothing is said.
@@ -55,6 +56,7 @@ impl BrokerConfig {
 /// Reads the broker from its settings.
 pub fn check(settings: &Settings, problems: &mut Problems) -> Option<BrokerConfig> {
     settings.warn_of_unknown(problems);
+    settings.warn_of_two_names(problems);
     let Some(kind) = settings.get("BROKER_TYPE") else {
         problems.push(
             settings.origin("BROKER_TYPE"),

@@ -8,6 +8,7 @@ use watchfire_runtime::config::{Env, Origin, Problems};
 use watchfire_runtime::duration::GoDuration;
 use watchfire_runtime::telemetry::{LogFormat, LogOutput};
 
+use super::broker::is_ours;
 use super::raw::{RawConfig, RawDecision, RawPolicy, RawSelector, Republish};
 use super::setting::{Overrides, RawProcess, TOPIC, Whole};
 use super::{Form, Process, Reading, SentinelConfig, api, rules, selector};
@@ -36,6 +37,11 @@ impl Report<'_> {
         self.problems.warn(self.origin(key), message);
     }
 
+    /// Whether what stands there could not be taken, which was told: nothing is judged by what stands for it.
+    pub(super) fn is_left_out(&self, key: &str) -> bool {
+        self.problems.is_left_out(self.origin(key))
+    }
+
     pub(super) fn take<T, E: std::error::Error>(&mut self, key: &str, result: Result<T, E>) -> Option<T> {
         self.problems.take(self.origin(key), result)
     }
@@ -49,12 +55,22 @@ impl Report<'_> {
 
 /// Lays what is given elsewhere on top, and checks all of it.
 pub(super) fn check(form: Form, mut whole: Whole, overrides: &Overrides, env: &Env, mut problems: Problems) -> Reading {
+    refuse_garbled(env, &mut problems);
     overrides.apply(&mut whole, &mut problems);
     let mut report = Report { form, overrides, problems };
     let sentinel = sentinel(&whole.config, env, &mut report);
     let process = process(&whole.process, &mut report);
     let topic = whole.process.topic.map(|topic| (topic, report.origin(TOPIC)));
     Reading { form, sentinel, process, topic, problems: report.problems }
+}
+
+/// A password that is read with other bytes than it has would be refused by whoever asks for it, and nobody would know
+/// why.
+fn refuse_garbled(env: &Env, problems: &mut Problems) {
+    for name in env.garbled().filter(|name| name.starts_with("HYPERFLEET_") || is_ours(name)) {
+        problems
+            .leave_out(Origin::env(name), "is not UTF-8, so that it cannot be read as it is; set it anew, in UTF-8");
+    }
 }
 
 impl Process {
@@ -93,17 +109,21 @@ fn sentinel(raw: &RawConfig, env: &Env, report: &mut Report<'_>) -> Option<Senti
     let max_age = max_age(raw, report);
     let api = api::check(raw.hyperfleet_api.as_ref(), env, report);
     let selector = selector::check(raw.resource_selector.as_ref(), report);
-    let decision = raw.decision.unwrap_or_else(|| RawPolicy::implied_by(raw.message_decision.as_ref()));
+    let decision = decision(raw, report);
     // Paths and templates are understood there too: they begin as no expression does.
-    let expressions = decision == RawPolicy::Expression || report.form == Form::HyperFleet;
-    let leaves = if expressions { Leaves::Mixed } else { Leaves::Paths };
+    let leaves = match decision {
+        _ if report.form == Form::HyperFleet => Some(Leaves::Mixed),
+        Some(RawPolicy::Expression) => Some(Leaves::Mixed),
+        Some(RawPolicy::GenerationAware | RawPolicy::TimeOnly) => Some(Leaves::Paths),
+        None => None,
+    };
     let payload = payload(raw.message_data.as_ref(), leaves, report);
     let expression = expression(decision, raw.message_decision.as_ref(), max_age.as_ref(), report);
     let republish = raw.republish.unwrap_or(match raw.message_decision {
         Some(_) => Republish::Always,
         None => Republish::InFlight,
     });
-    let unused = rules::unused(decision, republish);
+    let unused = decision.map_or(&[][..], |decision| rules::unused(decision, republish));
     let rules = rules::check(raw, decision, unused, max_age, report);
     let max_events_per_second = rules::check_ceiling(raw.max_events_per_second, report);
     let (api, effective_api) = api?;
@@ -119,9 +139,16 @@ fn sentinel(raw: &RawConfig, env: &Env, report: &mut Report<'_>) -> Option<Senti
         payload: Arc::new(payload?),
         effective: RawConfig::default(),
     };
-    config.effective =
-        RawConfig { hyperfleet_api: Some(effective_api), decision: Some(decision), ..effective(raw, &config, unused) };
+    config.effective = RawConfig { hyperfleet_api: Some(effective_api), decision, ..effective(raw, &config, unused) };
     Some(config)
+}
+
+/// What decides; nothing where that, or what would imply it, is of the wrong kind.
+fn decision(raw: &RawConfig, report: &Report<'_>) -> Option<RawPolicy> {
+    if report.is_left_out("decision") || (raw.decision.is_none() && report.is_left_out("message_decision")) {
+        return None;
+    }
+    Some(raw.decision.unwrap_or_else(|| RawPolicy::implied_by(raw.message_decision.as_ref())))
 }
 
 fn max_age(raw: &RawConfig, report: &mut Report<'_>) -> Option<MaxAge> {
@@ -160,6 +187,9 @@ pub(super) fn positive(
     default: u64,
     report: &mut Report<'_>,
 ) -> Option<Duration> {
+    if report.is_left_out(key) {
+        return None;
+    }
     if value.is_some_and(GoDuration::is_zero) {
         report.push(key, format!("must be longer than 0, for example {}", GoDuration::from_secs(default)));
         return None;
@@ -184,12 +214,12 @@ fn resource_type(raw: Option<&str>, report: &mut Report<'_>) -> Option<String> {
 }
 
 fn expression(
-    decision: RawPolicy,
+    decision: Option<RawPolicy>,
     raw: Option<&RawDecision>,
     max_age: Option<&MaxAge>,
     report: &mut Report<'_>,
 ) -> Option<Arc<Expression>> {
-    if decision != RawPolicy::Expression {
+    if decision.is_some_and(|decision| decision != RawPolicy::Expression) {
         if raw.is_some() {
             report.push("message_decision", "not used by this decision; leave one of the two out");
         }
@@ -216,9 +246,18 @@ fn expression(
     }
 }
 
-fn payload(raw: Option<&Value>, leaves: Leaves, report: &mut Report<'_>) -> Option<Payload> {
+/// Where it is not known how its texts are understood, what is wrong either way is told.
+fn payload(raw: Option<&Value>, leaves: Option<Leaves>, report: &mut Report<'_>) -> Option<Payload> {
     let Some(raw) = raw.filter(|raw| !raw.is_null()) else { return Some(Payload::default_payload()) };
-    match Payload::compile(raw, leaves) {
+    let compiled = match leaves {
+        Some(leaves) => Payload::compile(raw, leaves),
+        None => Payload::compile(raw, Leaves::Paths).map_err(|mut errors| {
+            let others = Payload::compile(raw, Leaves::Mixed).err().unwrap_or_default();
+            errors.retain(|error| others.iter().any(|other| other.field == error.field));
+            errors
+        }),
+    };
+    match compiled {
         Ok(payload) => {
             for (field, doubt) in payload.doubts() {
                 report.warn(&format!("message_data.{field}"), format!("expression: {doubt}"));

@@ -49,7 +49,8 @@ impl Comments {
         comments
     }
 
-    /// Writes them into `text`, each at the key that `renamed` says; returns it with the keys whose comments found no place.
+    /// Writes them into `text`, each at the key that `renamed` says; returns it with the keys whose comments found no
+    /// place.
     pub(super) fn write(
         mut self,
         text: &str,

@@ -1,4 +1,5 @@
-//! Values of any kind, but for numbers that JSON does not have: as JSON they would be null, which says that nothing is there.
+//! Values of any kind, but for numbers that JSON does not have: as JSON they would be null, which says that nothing is
+//! there.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! Which form a file has, and what its keys are called there.
 //!
-//! There are two: the sentinel's own, and that of today's HyperFleet (`clients.hyperfleet_api`, `message_decision`, ..).
-//! Both hold the same settings; everything behind this module knows a setting by its key in the first.
+//! There are two: the sentinel's own, and that of today's HyperFleet (`clients.hyperfleet_api`, `message_decision`,
+//! ..). Both hold the same settings; everything behind this module knows a setting by its key in the first.
 
 use std::collections::BTreeMap;
 

@@ -27,9 +27,9 @@ impl Migrated {
     }
 }
 
-/// Writes `text` anew in a form, by default the one that it is not in. What is unknown in it is refused, so that nothing
-/// gets lost in silence; values are taken as they are, and the notes say which of them are wrong, with what is given
-/// outside of the file.
+/// Writes `text` anew in a form, by default the one that it is not in. What is unknown in it is refused, so that
+/// nothing gets lost in silence; values are taken as they are, and the notes say which of them are wrong, with what is
+/// given outside of the file.
 pub fn migrate(text: &Text, to: Option<Form>, env: &Env) -> Result<Migrated, ConfigError> {
     let mut migrated = rewrite(text, to)?;
     if let Err(error) = super::read(text, &Overrides::new(env, &[]), env)?.problems.finish() {

@@ -27,15 +27,15 @@ const ANY: MaxAge = MaxAge { ready: Duration::from_mins(30), not_ready: Duration
 /// Makes the rules of checked max ages, if they are right, and what else the file says; says what is wrong with that.
 pub(super) fn check(
     raw: &RawConfig,
-    decision: RawPolicy,
+    decision: Option<RawPolicy>,
     unused: &[&str],
     max_age: Option<MaxAge>,
     report: &mut Report<'_>,
 ) -> Option<Rules> {
     let policy = match decision {
         // Where an expression decides, it does so in place of these.
-        RawPolicy::GenerationAware | RawPolicy::Expression => Policy::GenerationAware,
-        RawPolicy::TimeOnly => Policy::TimeOnly,
+        None | Some(RawPolicy::GenerationAware | RawPolicy::Expression) => Policy::GenerationAware,
+        Some(RawPolicy::TimeOnly) => Policy::TimeOnly,
     };
     for (key, given) in [
         ("refresh_spread", raw.refresh_spread.is_some()),

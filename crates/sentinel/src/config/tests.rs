@@ -135,8 +135,9 @@ fn an_endpoint_has_no_credentials_and_no_query() {
 #[test]
 fn selectors_come_in_both_forms() {
     let kubernetes = ok(&format!(
-        "{MINIMAL}resource_selector:\n  matchLabels: {{region: us}}\n  matchExpressions:\n  - {{key: tier, operator: NotIn, values: [a, b]}}\n  \
-         - {{key: x, operator: Exists}}\n  - {{key: y, operator: DoesNotExist}}\n  - {{key: z, operator: In, values: [c]}}\n"
+        "{MINIMAL}resource_selector:\n  matchLabels: {{region: us}}\n  matchExpressions:\n  \
+         - {{key: tier, operator: NotIn, values: [a, b]}}\n  - {{key: x, operator: Exists}}\n  \
+         - {{key: y, operator: DoesNotExist}}\n  - {{key: z, operator: In, values: [c]}}\n"
     ));
     assert_eq!(kubernetes.selector.labels().unwrap(), "region=us,tier notin (a,b),x,!y,z=c");
     let labels: Labels<'_> = [("region", "us"), ("x", ""), ("z", "c")].into_iter().collect();
@@ -241,7 +242,8 @@ fn pace_is_read_and_kept_within_its_bounds() {
 
 #[test]
 fn a_message_decision_implies_expression_and_republishes_always() {
-    let decision = "message_decision:\n  params:\n  - {name: stale, expr: 'now - timestamp(resource.updated_time) > duration(\"2m\")'}\n  result: stale\n";
+    let decision = "message_decision:\n  params:\n  - name: stale\n    \
+                    expr: 'now - timestamp(resource.updated_time) > duration(\"2m\")'\n  result: stale\n";
     let config = ok(&format!("{MINIMAL}{decision}"));
     assert!(config.expression.is_some());
     assert_eq!((config.republish, config.effective.decision), (Republish::Always, Some(RawPolicy::Expression)));
@@ -257,7 +259,8 @@ fn a_message_decision_implies_expression_and_republishes_always() {
 #[test]
 fn each_expression_that_cannot_be_used_is_told_at_its_key() {
     let text = format!(
-        "{MINIMAL}message_decision:\n  params:\n  - {{name: late, expr: early + 1}}\n  - {{name: early, expr: \"1 + 'a'\"}}\n  result: '1'\nmessage_data:\n  id: resource.id + 1\n"
+        "{MINIMAL}message_decision:\n  params:\n  - {{name: late, expr: early + 1}}\n  \
+         - {{name: early, expr: \"1 + 'a'\"}}\n  result: '1'\nmessage_data:\n  id: resource.id + 1\n"
     );
     let errors = load(&text, &Env::default()).unwrap_err();
     for part in [
@@ -272,7 +275,8 @@ fn each_expression_that_cannot_be_used_is_told_at_its_key() {
 
 #[test]
 fn every_fault_of_a_selector_is_told_at_its_place() {
-    let pairs = "  - {label: -a, value: b}\n  - {label: c, value: d}\n  - {label: c, value: e}\n  - {value: x}\n  - label: d\n    value: /e\n";
+    let pairs = "  - {label: -a, value: b}\n  - {label: c, value: d}\n  - {label: c, value: e}\n  - {value: x}\n  \
+                 - label: d\n    value: /e\n";
     let said = refused(&format!("{MINIMAL}resource_selector:\n{pairs}"));
     for part in [
         "sentinel.yaml:5:5: resource_selector[0]: \"-a\" is not a label key",
@@ -342,8 +346,8 @@ message_data:
 
 #[test]
 fn a_half_of_a_pair_that_is_of_the_wrong_kind_is_not_missing() {
-    let text = "resource_type: a\nhyperfleet_api:\n  endpoint: http://a\nresource_selector:\n  - label: [a]\n    value: b\n\
-                message_decision:\n  params:\n    - name: a\n      expr: [x]\n  result: a\n";
+    let text = "resource_type: a\nhyperfleet_api:\n  endpoint: http://a\nresource_selector:\n  - label: [a]\n    \
+                value: b\nmessage_decision:\n  params:\n    - name: a\n      expr: [x]\n  result: a\n";
     let text = Text::new("a.yaml", text);
     let said = read(&text, &Overrides::default(), &Env::default()).unwrap().problems.finish().unwrap_err().to_string();
     let places: Vec<_> = said.lines().map(|line| line.split(": ").take(2).collect::<Vec<_>>().join(" ")).collect();
@@ -371,7 +375,8 @@ fn message_data_that_is_no_map_is_refused() {
 fn headers_that_differ_in_capitals_only_are_one_header() {
     let said = refused(&format!("{MINIMAL}  headers:\n    X-Tenant: a\n    x-tenant: b\n    other: c\n"));
     assert_eq!(said.len(), 1, "{said:?}");
-    assert!(said[0].starts_with("sentinel.yaml:6:5: hyperfleet_api.headers.x-tenant: stands twice"), "{said:?}");
+    let place = "sentinel.yaml:6:5: hyperfleet_api.headers.x-tenant: stands twice: capitals make no other header";
+    assert!(said[0].starts_with(place), "{said:?}");
 }
 
 #[test]
@@ -391,7 +396,8 @@ fn expressions_that_can_only_fail_are_refused_or_warned_about() {
         said.starts_with("sentinel.yaml:6:17: message_decision.params[0].expr: param a, line 1, column 1: a division"),
         "{said}"
     );
-    let part = "message_decision:\n  result: resource.id == \"a\" && 1 / 0 > 0\nmessage_data:\n  id: .id\n  x: {z: 'resource.id == \"a\" ? 1 : 1 / 0'}\n";
+    let part = "message_decision:\n  result: resource.id == \"a\" && 1 / 0 > 0\nmessage_data:\n  id: .id\n  \
+                x: {z: 'resource.id == \"a\" ? 1 : 1 / 0'}\n";
     let (_, warnings) = load(&format!("{MINIMAL}{part}"), &Env::default()).unwrap();
     let places: Vec<_> = warnings.iter().map(|it| it.split(", ").next().unwrap()).collect();
     assert_eq!(
@@ -412,4 +418,32 @@ fn one_age_that_is_wrong_hides_nothing_of_what_goes_by_it() {
     ));
     let keys: Vec<_> = said.iter().map(|line| line.split(": ").nth(1).unwrap()).collect();
     assert_eq!(keys, ["max_age_ready", "refresh_spread", "no_progress_after", "message_decision.result"], "{said:#?}");
+}
+
+/// Errors and warnings of a file in which values are of the wrong kind.
+fn all_of(text: &str) -> Vec<String> {
+    let problems = read(&Text::new("a.yaml", text), &Overrides::default(), &Env::default()).unwrap().problems;
+    let warnings = problems.warnings();
+    let found = problems.finish().unwrap_err();
+    let all = found.problems().iter().chain(&warnings).map(ToString::to_string);
+    all.map(|line| line.split(": ").take(2).collect::<Vec<_>>().join(" ")).collect()
+}
+
+#[test]
+fn nothing_is_judged_by_what_stands_for_a_value_of_the_wrong_kind() {
+    for (text, place) in [
+        ("max_age_ready: [x]\nmax_age_no_progress: 1h\n", "a.yaml:4:16 max_age_ready"),
+        ("max_age_ready: [x]\nmax_age_not_ready: 1h\n", "a.yaml:4:16 max_age_ready"),
+        ("max_age_not_ready: [x]\nmax_age_no_progress: 1s\n", "a.yaml:4:20 max_age_not_ready"),
+        ("decision: [x]\nmessage_data: {id: resource.id}\n", "a.yaml:4:11 decision"),
+        ("decision: [x]\nmessage_data: {id: .id}\n", "a.yaml:4:11 decision"),
+        ("decision: [x]\nmessage_decision: {result: 'true'}\nrefresh_spread: 10%\n", "a.yaml:4:11 decision"),
+        ("message_decision: [x]\nmessage_data: {id: resource.id}\n", "a.yaml:4:19 message_decision"),
+    ] {
+        assert_eq!(all_of(&format!("{MINIMAL}{text}")), [place], "{text}");
+    }
+    // What is wrong whatever decides is told.
+    let text = format!("{MINIMAL}decision: [x]\nmessage_data: {{id: '{{{{ nonsense }}}}', kind: ''}}\n");
+    let expected = ["a.yaml:4:11 decision", "a.yaml:5:16 message_data.id", "a.yaml:5:38 message_data.kind"];
+    assert_eq!(all_of(&text), expected);
 }

@@ -116,7 +116,8 @@ mod tests {
         assert_eq!(decide(ours(-1_800)).due, Some(at(1_740)));
     }
 
-    /// The generation is the cause of the first event for a spec; of any other it is the last report, whenever that was.
+    /// The generation is the cause of the first event for a spec; of any other it is the last report, whenever that
+    /// was.
     #[test]
     fn what_an_event_counts_from_is_the_report_but_for_a_spec_that_nobody_has_seen() {
         let rules = rules(Policy::Expression(Answer::True));
@@ -180,8 +181,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4_000))]
 
-        /// Over the same fleet the built-in expression causes the events of `generation_aware`: the same ones, under the
-        /// same ids and times, and nothing else.
+        /// Over the same fleet the built-in expression causes the events of `generation_aware`: the same ones, under
+        /// the same ids and times, and nothing else.
         #[test]
         fn the_built_in_expression_decides_as_generation_aware_does(
             json in any_resource(),

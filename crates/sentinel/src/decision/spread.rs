@@ -37,8 +37,9 @@ impl Spread {
     }
 }
 
-/// A number of 16 bits that is the resource's own: FNV-1a, which is the same everywhere and for ever, unlike the hashers
-/// of the standard library. Its high bits hardly see the last bytes, and its low bits little else: hence the last step.
+/// A number of 16 bits that is the resource's own: FNV-1a, which is the same everywhere and for ever, unlike the
+/// hashers of the standard library. Its high bits hardly see the last bytes, and its low bits little else: hence the
+/// last step.
 fn share(id: &str) -> u16 {
     let hash = id
         .bytes()

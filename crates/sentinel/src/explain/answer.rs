@@ -1,8 +1,11 @@
 //! What an explanation says, in one shape for the admin endpoint, `-o json` and the text for people.
 
+use std::path::PathBuf;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use watchfire_delivery::outbox::State;
 
 use crate::decision::{Explanation, Published};
 use crate::recording::Fate;
@@ -27,6 +30,9 @@ pub struct Answer {
     /// What became of that event at the subscribers of the embedded broker, which confirms for them.
     #[serde(default)]
     pub deliveries: Vec<Delivery>,
+    /// The file in which that broker keeps them, as the process names it.
+    #[serde(default)]
+    pub store: Option<PathBuf>,
     /// The id of the event that is due.
     pub event: Option<String>,
     /// What the selector asks for.
@@ -40,10 +46,13 @@ pub struct Answer {
 /// An event on its way from the embedded broker to one subscriber.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delivery {
+    /// Its number in the store; not told by an earlier release.
+    #[serde(default)]
+    pub number: Option<i64>,
     /// The subscriber.
     pub subscriber: String,
-    /// `pending`, `delivered`, `dead` or `discarded`.
-    pub state: String,
+    /// Where it stands.
+    pub state: State,
     /// Attempts that counted.
     pub attempts: u32,
     /// Why it is not delivered.

@@ -1,7 +1,7 @@
 //! What a part of an expression comes to whatever the resource: what can only fail does not start.
 //!
-//! Parts that read nothing are run once, as they would be over any resource. Around them it is as in a run: a part that fails
-//! does not matter where another one decides. What fails only where it counts is a doubt, and told as one.
+//! Parts that read nothing are run once, as they would be over any resource. Around them it is as in a run: a part that
+//! fails does not matter where another one decides. What fails only where it counts is a doubt, and told as one.
 
 use serde_json::Value as Json;
 

@@ -1,13 +1,13 @@
 //! RE2's syntax, as today's sentinel understands it, in the words of the library that matches here.
 //!
-//! Most of it is the same. What is not would mean something else without an error: classes such as `\w` are ASCII there,
-//! and `[a&&b]`, `[a[b]`, `\<` and `\Q..\E` have no special meaning here, or another one.
+//! Most of it is the same. What is not would mean something else without an error: classes such as `\w` are ASCII
+//! there, and `[a&&b]`, `[a[b]`, `\<` and `\Q..\E` have no special meaning here, or another one.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// Writes a pattern so that it means here what it means in RE2; names a flag that RE2 does not have. What else is wrong with
-/// it stays wrong.
+/// Writes a pattern so that it means here what it means in RE2; names a flag that RE2 does not have. What else is wrong
+/// with it stays wrong.
 pub(super) fn translate(pattern: &str) -> Result<String, String> {
     let mut out = String::with_capacity(pattern.len());
     let mut chars = pattern.chars().peekable();

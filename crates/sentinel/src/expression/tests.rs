@@ -502,14 +502,18 @@ fn a_param_that_is_the_same_over_every_resource_is_known_to_those_after_it() {
     assert_eq!(told, ["params.0.expr", "result"]);
 }
 
+/// A clock would say little of a faster machine: what ends it is the bound of a run.
 #[test]
-fn looking_for_what_can_only_fail_ends_soon() {
+fn looking_for_what_can_only_fail_ends() {
+    let many = vec!["1"; 100].join(",");
+    let product = vec!["x * y"; 20].join(" + ");
+    let loops = format!("[{many}].map(x, [{many}].map(y, {product}))");
+    let said = fate(&loops).unwrap_err();
+    assert!(said.contains(&format!("takes more than {MAX_WORK} steps")), "{said}");
+    let said = fate(&format!("resource.id == 'a' && size({loops}) > 0")).unwrap();
+    assert!(said.len() == 1 && said[0].contains(&format!("takes more than {MAX_WORK} steps")), "{said:?}");
     let deep = format!("resource.generation{}", " / (resource.generation".repeat(60) + &")".repeat(60));
+    assert_eq!(fate(&deep), Ok(Vec::new()));
     let wide = vec!["resource.id == 'a' && 1 / 0 > 0"; 100].join(" || ");
-    let loops = vec!["[1, 2, 3, 4, 5, 6, 7, 8, 9].map(x, [1, 2, 3, 4, 5, 6, 7, 8, 9].map(y, x * y))"; 40].join(" == ");
-    for source in [deep, wide, loops] {
-        let started = Instant::now();
-        let _either = fate(&source);
-        assert!(started.elapsed() < Duration::from_secs(5), "{:?}: {}", started.elapsed(), &source[..60]);
-    }
+    assert_eq!(fate(&wide).map(|doubts| doubts.len()), Ok(100));
 }

@@ -83,7 +83,8 @@ pub(super) enum What {
 }
 
 impl Node {
-    /// How deep lists and maps nest in its value, but for those of the resource; `slots` says it of params and variables.
+    /// How deep lists and maps nest in its value, but for those of the resource; `slots` says it of params and
+    /// variables.
     pub(super) fn nesting(&self, slots: &mut Vec<usize>) -> usize {
         let mut deepest = |nodes: &[Node]| nodes.iter().map(|node| node.nesting(slots)).max().unwrap_or(0);
         match &self.op {

@@ -236,8 +236,8 @@ impl<'v> Value<'v> {
         })
     }
 
-    /// What whoever asks is shown of it: a text in short, and of a list or a map its size alone, since it may be the resource
-    /// as a whole.
+    /// What whoever asks is shown of it: a text in short, and of a list or a map its size alone, since it may be the
+    /// resource as a whole.
     pub(super) fn shown(&self) -> Json {
         match (self, self.len()) {
             (_, Some(size)) => json!({"type": self.kind().short(), "size": size}),

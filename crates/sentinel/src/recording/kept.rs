@@ -81,8 +81,8 @@ impl Kept {
         Self { fields: fields(), redacted: Vec::new() }
     }
 
-    /// Takes out what stands at `path`, in every element of the lists on the way. A label is named by its whole key, and
-    /// goes wherever a dialect has it. What an expression reads may be taken out; a simulation says so.
+    /// Takes out what stands at `path`, in every element of the lists on the way. A label is named by its whole key,
+    /// and goes wherever a dialect has it. What an expression reads may be taken out; a simulation says so.
     pub fn redact(mut self, path: &str, selector: &Selector) -> Result<Self, PathError> {
         let typed = || path.to_owned();
         let path = path.strip_prefix('.').unwrap_or(path);

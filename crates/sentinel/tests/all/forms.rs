@@ -77,8 +77,8 @@ async fn published(file: &str) -> Published {
     published
 }
 
-/// The forms decide by different policies unless told, and a policy's reasons, which an id is derived from, are its own: of
-/// the same policy the ids are the same, too.
+/// The forms decide by different policies unless told, and a policy's reasons, which an id is derived from, are its
+/// own: of the same policy the ids are the same, too.
 #[tokio::test]
 async fn a_configuration_in_each_form_yields_the_same_events_over_a_recorded_fleet() {
     let fleet = recorded(1, SignedDuration::from_secs(3));

@@ -32,6 +32,12 @@ struct RawEntry {
 }
 
 impl RawRun {
+    fn check_any(&self, problems: &mut Problems) {
+        if self.sentinels.is_empty() {
+            problems.push("sentinels", "missing; list at least one, with its name and the path of its config");
+        }
+    }
+
     /// What each entry names in a key, by its place in the list; paths begin at the list's folder.
     fn paths<'a>(
         document: &'a Document<Self>,
@@ -50,9 +56,7 @@ impl RawRun {
 pub(crate) fn several(list: &Path, env: &Env) -> Result<Vec<Named>, ConfigError> {
     let document = Text::read(list)?.parse_as_far_as_possible::<RawRun>()?;
     let mut problems = document.problems();
-    if document.value.sentinels.is_empty() {
-        problems.push("sentinels", "missing; list at least one, with its name and the path of its config");
-    }
+    document.value.check_any(&mut problems);
     let mut seen = BTreeSet::new();
     for (index, entry) in document.value.sentinels.iter().enumerate() {
         let key = format!("sentinels.{index}.name");
@@ -91,6 +95,7 @@ const MISSING: &str = "missing; write the path of the sentinel's file";
 pub(super) fn files(text: &Text, problems: &mut Problems) -> Result<Vec<(PathBuf, Origin)>, ConfigError> {
     let document = text.parse_as_far_as_possible::<RawRun>()?;
     let mut own = document.problems();
+    document.value.check_any(&mut own);
     let mut files = Vec::new();
     for (index, config) in RawRun::paths(&document, "config", |entry| entry.config.as_ref()) {
         match config {
@@ -120,8 +125,8 @@ fn one_store_each(several: &[(usize, Named)], problems: &mut Problems) {
         });
         if let Some((_, other)) = other {
             let message = format!(
-                "its embedded broker has the store of {:?}, {}, and other settings; give each a BROKER_HTTP_STORE of its \
-                 own, or both the same BROKER_* settings, so that they share one broker",
+                "its embedded broker has the store of {:?}, {}, and other settings; give each a BROKER_HTTP_STORE of \
+                 its own, or both the same BROKER_* settings, so that they share one broker",
                 other.name.as_deref().unwrap_or_default(),
                 store.display()
             );

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use axum::extract::{Path, State};
+use axum::extract::{self, Path};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use futures_util::stream::{FuturesOrdered, StreamExt};
 use jiff::{SignedDuration, Timestamp};
-use watchfire_delivery::outbox::{self, Entry};
+use watchfire_delivery::outbox::{self, Entry, State};
 use watchfire_delivery::store::Store;
 use watchfire_runtime::config::{ConfigError, Env};
 use watchfire_runtime::{clock, one_line};
@@ -30,8 +30,8 @@ const USAGE: &str = "GET /sentinel/explain/{id} says why a resource is, or is no
 /// How long the store may take; the page that asks is given up after ten seconds, of which the API may take eight.
 const STORE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The pages of a process with these sentinels: one question, one request to each one's API, all at the same time: one that
-/// takes long leaves no time for another.
+/// The pages of a process with these sentinels: one question, one request to each one's API, all at the same time: one
+/// that takes long leaves no time for another.
 pub(super) fn pages(sentinels: Vec<Asked>) -> Router {
     Router::new().route("/", get(async || USAGE)).route("/{id}", get(answer)).with_state(Arc::new(sentinels))
 }
@@ -51,6 +51,7 @@ impl Asked {
             // A store that is busy or fails is told by /readyz; the answer is worth having without it.
             if let Ok(Ok(entries)) = tokio::time::timeout(STORE_PATIENCE, reading).await {
                 answer.deliveries = entries.into_iter().map(delivery).collect();
+                answer.store = Some(store.path().to_owned());
             }
         }
         answer
@@ -58,11 +59,11 @@ impl Asked {
 }
 
 fn delivery(entry: Entry) -> Delivery {
-    let Entry { sink, state, attempts, reason, changed, .. } = entry;
-    Delivery { subscriber: sink, state: state.as_str().to_owned(), attempts, reason, changed }
+    let Entry { seq, sink, state, attempts, reason, changed, .. } = entry;
+    Delivery { number: Some(seq), subscriber: sink, state, attempts, reason, changed }
 }
 
-async fn answer(State(sentinels): State<Arc<Vec<Asked>>>, Path(id): Path<String>) -> Response {
+async fn answer(extract::State(sentinels): extract::State<Arc<Vec<Asked>>>, Path(id): Path<String>) -> Response {
     let now = clock::now();
     let mut asked: FuturesOrdered<_> = sentinels.iter().map(|sentinel| sentinel.explain(&id, now)).collect();
     let mut answers = Vec::new();
@@ -117,8 +118,10 @@ pub(super) async fn run(args: &ExplainArgs, env: &Env) -> Result<(), Failure> {
             Format::Json => Ok(()),
         },
         Outcome::Unreadable | Outcome::NotFound | Outcome::ApiFailed | Outcome::NoId | Outcome::Busy => {
-            let last = last_event(&answer).map(|last| format!("; its last event: {last}")).unwrap_or_default();
-            Err(Failure::Failed(anyhow!("explain {}: {}{last}", one_line(&answer.id), one_line(&answer.verdict))))
+            let last = last_event(&answer).map(|last| format!("; its last event: {last}"));
+            let became = deliveries(&answer).map(|became| format!("; to {}", one_line(&became)));
+            let rest: String = last.into_iter().chain(became).collect();
+            Err(Failure::Failed(anyhow!("explain {}: {}{rest}", one_line(&answer.id), one_line(&answer.verdict))))
         }
     }
 }
@@ -145,12 +148,8 @@ fn text(answer: &Answer) -> String {
         if answer.from_memory { "none that this process remembers" } else { unknown }.to_owned()
     });
     line(&mut text, "last event", &last);
-    for Delivery { subscriber, state, attempts, reason, changed } in &answer.deliveries {
-        let attempts = if *attempts == 1 { "1 attempt".to_owned() } else { format!("{attempts} attempts") };
-        let why = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-        let ago = ago(*changed, answer.now);
-        let way_out = if state == "dead" { "; `watchfire outbox retry` sends it again" } else { "" };
-        line(&mut text, "  to a subscriber", &format!("{subscriber}: {state} {ago}, {attempts}{why}{way_out}"));
+    for became in deliveries(answer) {
+        line(&mut text, "  to a subscriber", &became);
     }
     if let Some(event) = &answer.event {
         line(&mut text, "the event that is due", event);
@@ -172,6 +171,25 @@ fn last_event(answer: &Answer) -> Option<String> {
         Some(why) => format!("not confirmed {ago}: {};", one_line(why)),
     };
     Some(format!("{became}, {}, event {}", fate.reason, fate.id))
+}
+
+/// What became of the last event at each subscriber, and what to do about a dead letter.
+fn deliveries(answer: &Answer) -> impl Iterator<Item = String> {
+    answer.deliveries.iter().map(|Delivery { number, subscriber, state, attempts, reason, changed }| {
+        let attempts = if *attempts == 1 { "1 attempt".to_owned() } else { format!("{attempts} attempts") };
+        let why = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        let way_out = match (state, number) {
+            (State::Dead, Some(number)) => {
+                let store = answer.store.as_ref().map(|store| format!(" --store {}", store.display()));
+                let store = store.unwrap_or_default();
+                format!("; `watchfire outbox{store} retry --number {number}` sends it again")
+            }
+            // Without its number, all that are dead would be sent.
+            (State::Dead, None) => "; `watchfire outbox list` has its number".to_owned(),
+            (State::Pending | State::Delivered | State::Discarded, _) => String::new(),
+        };
+        format!("{subscriber}: {} {}, {attempts}{why}{way_out}", state.as_str(), ago(*changed, answer.now))
+    })
 }
 
 fn saw(text: &mut String, answer: &Answer, inputs: &Inputs) {

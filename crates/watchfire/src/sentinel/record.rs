@@ -84,7 +84,8 @@ async fn record(config: &SentinelConfig, api: &Api, writer: &mut Writer, polls: 
             Ok(unlisted) => {
                 *polls += 1;
                 failing = false;
-                if unlisted > 0 && !std::mem::replace(&mut short, true) {
+                let was = std::mem::replace(&mut short, unlisted > 0);
+                if short && !was {
                     note_aside(&format!("the API counts {unlisted} resources that it does not list; {UNLISTED}"));
                 }
                 continue;
@@ -104,7 +105,8 @@ async fn record(config: &SentinelConfig, api: &Api, writer: &mut Writer, polls: 
     }
 }
 
-/// Records one list, and says how many resources the API counted and did not list. What cannot be written ends the recording; what cannot be read does not.
+/// Records one list, and says how many resources the API counted and did not list. What cannot be written ends the
+/// recording; what cannot be read does not.
 async fn poll(api: &Api, query: &Query, writer: &mut Writer) -> anyhow::Result<Result<u64, api::Error>> {
     let mut pages = Pages::new(api, query, &told);
     loop {

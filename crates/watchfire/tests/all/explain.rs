@@ -321,7 +321,7 @@ async fn of_several_sentinels_the_one_that_watches_it_answers() {
 /// The embedded broker confirms for its subscribers: that one of them refused an event for good, it alone knows.
 #[tokio::test]
 async fn a_dead_letter_is_seen_by_whoever_asks_why() {
-    let Scene { api: _api, receiver, setup, id } = scene(EAST).await;
+    let Scene { api, receiver, setup, id } = scene(EAST).await;
     receiver.otherwise(Answer::status(400));
     let sentinel = setup.start().await;
     let dead = async || Some(live(&sentinel, &id).await).filter(|answer| answer["deliveries"][0]["state"] == "dead");
@@ -331,7 +331,19 @@ async fn a_dead_letter_is_seen_by_whoever_asks_why() {
     let said = text(&output.stdout);
     let line = said.lines().find(|line| line.contains("to a subscriber")).unwrap_or_else(|| panic!("{said}"));
     assert!(line.contains("dead") && line.contains("1 attempt: ") && line.contains("400"), "{line}");
-    assert!(line.ends_with("`watchfire outbox retry` sends it again"), "{line}");
+    let store = setup.folder.path().join("broker.db").display().to_string();
+    let number = answer["deliveries"][0]["number"].as_i64().expect("a number").to_string();
+    let way_out = format!("`watchfire outbox --store {store} retry --number {number}` sends it again");
+    assert!(line.ends_with(&way_out), "{line}");
+
+    // Also where the API has no more to say.
+    api.fleet.force_delete("clusters", &id).unwrap();
+    let output = run(&["sentinel", "explain", &id, "--server", &sentinel.health], &[]).await;
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("; to validation: dead") && said.contains(&way_out), "{said}");
+    let output = run(&["outbox", "--store", &store, "retry", "--number", &number], &[]).await;
+    assert_eq!(text(&output.stdout).trim_end(), "1 queued again", "{}", text(&output.stderr));
     sentinel.stop().await;
 }
 

@@ -275,3 +275,27 @@ async fn an_api_that_cannot_be_listed_at_first_ends_a_recording() {
     let said = text(&output.stderr);
     assert!(output.status.code() == Some(1) && said.contains("check resource_type"), "{said}");
 }
+
+#[tokio::test]
+async fn a_list_that_is_short_again_is_told_again() {
+    let (api, receiver) = (Receiver::start().await, Receiver::start().await);
+    let list = |items: &str, size: usize, total: usize| {
+        let body = format!(r#"{{"items":[{items}],"page":1,"size":{size},"total":{total}}}"#);
+        api.otherwise(Answer::status(200).header("content-type", "application/json").body(body));
+    };
+    let short = || list(r#"{"id":"a","kind":"Cluster","generation":1}"#, 1, 40);
+    let (_setup, file, folder) = setup(api.url(), receiver.url());
+    short();
+    let mut recording = Process::start(command(&["sentinel", "record", "--config", &file, "--output", &folder]));
+    let told = |recording: &Process| recording.err().matches("resources that it does not list").count();
+    for times in 1..=2 {
+        short();
+        eventually(DEADLINE, "a short list", async || (told(&recording) >= times).then_some(())).await;
+        list("", 0, 0);
+        let before = api.requests().len();
+        eventually(DEADLINE, "whole lists", async || (api.requests().len() > before + 6).then_some(())).await;
+        assert_eq!(told(&recording), times, "{}", recording.err());
+    }
+    recording.signal(Signal::TERM);
+    assert_eq!(recording.ended().await.code(), Some(0), "{}", recording.err());
+}

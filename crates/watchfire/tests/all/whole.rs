@@ -1,11 +1,15 @@
 //! Nothing that a file says is passed over, told by halves, or let loose on the terminal.
 
+use std::ffi::OsStr;
 use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::process::Stdio;
 
 use serde_json::Value;
+use tokio::io::AsyncWriteExt as _;
 use watchfire_simulator::{Dialect, NewResource, Simulator};
 
-use crate::support::{Api, run, text};
+use crate::support::{Api, command, run, text};
 
 const MINIMAL: &str = "resource_type: clusters\nhyperfleet_api:\n  endpoint: http://api:8000\n";
 const BROKER: [(&str, &str); 2] =
@@ -80,8 +84,9 @@ async fn what_a_file_or_a_path_says_does_not_steer_the_terminal() {
         assert_harmless(&said);
     }
     // The header of a recording is JSON that anybody can write.
-    let header = serde_json::json!({"watchfire_recording": 1, "resource_type": ODD, "by": "sentinel", "continues": false,
-        "begun": "2026-07-01T12:00:00Z", "poll_millis": 1000, "selector": ODD, "fields": null, "redacted": [ODD]});
+    let header = serde_json::json!({"watchfire_recording": 1, "resource_type": ODD, "by": "sentinel",
+        "continues": false, "begun": "2026-07-01T12:00:00Z", "poll_millis": 1000, "selector": ODD, "fields": null,
+        "redacted": [ODD]});
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     gzip.write_all(format!("{header}\n").as_bytes()).unwrap();
     let recording = folder.path("a.recording.gz");
@@ -165,6 +170,11 @@ async fn coverage_takes_a_list_for_the_files_that_it_names() {
     );
     let (status, _, err) = told(&["sentinel", "coverage", &list, &folder.path("gone.yaml")], &[]).await;
     assert_eq!(status, Some(64), "{err}");
+    let none = folder.write("none.yaml", "sentinels: []\n");
+    for args in [["sentinel", "coverage", &none].as_slice(), &["run", "--config", &none]] {
+        let (status, out, said) = told(args, &BROKER).await;
+        assert!(status == Some(64) && said.contains("sentinels: missing; list at least one"), "{out}{said}");
+    }
     for part in [
         "run.yaml:3:15: sentinels[1].config: read",
         "run.yaml:4:5: sentinels[2].config: missing",
@@ -236,4 +246,60 @@ async fn who_asks_nobody_why_is_told_whom_to_ask() {
     }
     let (_, _, said) = told(&["config", "check"], &BROKER).await;
     assert!(said.contains("name the sentinel's file with --config, or in HYPERFLEET_CONFIG"), "{said}");
+}
+
+#[tokio::test]
+async fn coverage_reads_a_pipe_once() {
+    let api = Api::serve(Simulator::new(Dialect::Hyperfleet)).await;
+    let mut coverage = command(&["sentinel", "coverage", "/dev/stdin"]);
+    coverage.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut coverage = coverage.spawn().unwrap();
+    let file = MINIMAL.replace("http://api:8000", &api.url);
+    coverage.stdin.take().unwrap().write_all(file.as_bytes()).await.unwrap();
+    let output = coverage.wait_with_output().await.unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+}
+
+#[tokio::test]
+async fn what_all_sentinels_share_is_told_once() {
+    let folder = Folder::new();
+    folder.write("a.yaml", MINIMAL);
+    folder.write("b.yaml", &format!("{MINIMAL}poll_interval: 0s\n"));
+    let list = folder.write("run.yaml", "sentinels:\n  - {name: a, config: a.yaml}\n  - {name: b, config: b.yaml}\n");
+    let absent = folder.path("absent.yaml");
+    for variable in [("HYPERFLEET_API_TIMEOUT", "soon"), ("BROKER_CONFIG", absent.as_str())] {
+        let (status, _, said) = told(&["run", "--config", &list], &[BROKER[0], BROKER[1], variable]).await;
+        let lines = said.lines().filter(|line| line.contains(&format!("environment variable {}: ", variable.0)));
+        assert_eq!((status, lines.count()), (Some(64), 1), "{said}");
+        assert!(said.contains("b.yaml:4:1: poll_interval"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_variable_that_is_not_utf_8_is_refused_and_not_shown() {
+    let folder = Folder::new();
+    let file = folder.write("a.yaml", MINIMAL);
+    let set = [("BROKER_TYPE", "rabbitmq"), ("BROKER_HOST", "mq"), ("BROKER_USER", "me")];
+    for name in ["BROKER_PASSWORD", "HYPERFLEET_API_TOKEN", "BROKER_PORT"] {
+        let mut check = command(&["config", "check", "--config", &file]);
+        check.envs(set).env("BROKER_PASSWORD", "x").env(name, OsStr::from_bytes(b"hunter\xe92"));
+        let output = check.output().await.unwrap();
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{said}");
+        assert!(said.contains(&format!("environment variable {name}: is not UTF-8")), "{said}");
+        assert_eq!(said.lines().filter(|line| line.contains(name)).count(), 1, "{said}");
+        assert!(!said.contains("hunter"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_topic_of_the_wrong_kind_is_not_empty_besides() {
+    let folder = Folder::new();
+    let file = folder.write(
+        "a.yaml",
+        "clients:\n  hyperfleet_api:\n    base_url: http://a\n  broker:\n    topic: [x]\nresource_type: clusters\n",
+    );
+    let (status, out, err) = told(&["config", "check", "--config", &file], &BROKER).await;
+    assert!(status == Some(64) && err.contains("a.yaml:5:12: clients.broker.topic: expected text"), "{err}");
+    assert!(!out.contains("empty"), "{out}");
 }

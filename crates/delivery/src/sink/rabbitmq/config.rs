@@ -87,8 +87,8 @@ impl RabbitMqConfig {
         }
     }
 
-    /// Takes host, port, virtual host and TLS from a URL, with AMQP's defaults for what it leaves out; user and password
-    /// where it has them. A query, as other clients read it (`?heartbeat=30`), is not followed.
+    /// Takes host, port, virtual host and TLS from a URL, with AMQP's defaults for what it leaves out; user and
+    /// password where it has them. A query, as other clients read it (`?heartbeat=30`), is not followed.
     pub fn with_url(mut self, url: &SecretString) -> Result<Self, UrlError> {
         let parsed = url::Url::parse(url.expose_secret()).map_err(|_| UrlError)?;
         // Behind the host it ends a password that is not escaped, and what stands there is shown.

@@ -58,8 +58,8 @@ impl Link {
         !self.stale && self.connection.status().connected() && self.channel.status().connected()
     }
 
-    /// Whether the broker takes no messages from it, for want of memory or disk space. One that broke meanwhile hears of
-    /// no end of it: the library forgets a block only when the broker takes it back.
+    /// Whether the broker takes no messages from it, for want of memory or disk space. One that broke meanwhile hears
+    /// of no end of it: the library forgets a block only when the broker takes it back.
     pub(super) fn is_blocked(&self) -> bool {
         let status = self.connection.status();
         status.connected() && status.blocked()

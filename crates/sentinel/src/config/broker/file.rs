@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use watchfire_runtime::config::{ConfigError, Document, Env, Origin, Problems, Text};
 
-use super::settings::{SHARED, Settings, is_ours};
+use super::settings::{OURS, SHARED, Settings, is_ours, variable};
 
 /// A plain value: what YAML takes for a number or a flag is as good as the text of it.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
@@ -190,8 +190,8 @@ pub fn read(path: &Path, problems: &mut Problems) -> Result<Settings, ConfigErro
     parse(&Text::read(path)?, problems)
 }
 
-/// Reads the settings in a file; values of the wrong kind, unknown keys of a `broker.yaml`, and secrets in the open, are
-/// told.
+/// Reads the settings in a file; values of the wrong kind, unknown keys of a `broker.yaml`, and secrets in the open,
+/// are told.
 pub fn parse(text: &Text, problems: &mut Problems) -> Result<Settings, ConfigError> {
     let settings = match Shape::of(text)? {
         Some(Shape::Manifest) => manifest(text, problems)?,
@@ -256,8 +256,11 @@ fn ours<T>(document: &Document<T>, values: &BTreeMap<String, Scalar>, below: &st
     for (name, Scalar(value)) in values.iter().filter(|(name, _)| is_ours(name)) {
         settings.set(name, value, document.origin(&format!("{below}{name}")));
     }
-    for key in document.left_out() {
-        settings.leave_out(key.strip_prefix(below).unwrap_or_default(), document.origin(key));
+    let theirs = SHARED.iter().map(|(_, key)| variable(key));
+    for name in SHARED.iter().map(|(name, _)| *name).chain(OURS).map(str::to_owned).chain(theirs) {
+        if let Some(key) = document.left_out_around(&format!("{below}{name}")) {
+            settings.leave_out(&name, document.origin(key));
+        }
     }
     settings.by_our_names()
 }
@@ -269,15 +272,9 @@ fn broker_yaml(document: &Document<RawBrokerFile>) -> Settings {
         if let Some(Value::String(value)) = tree.pointer(&format!("/{}", key.replace('.', "/"))) {
             settings.set(name, value, document.origin(key));
         }
-        let around = |left_out: &&String| key.strip_prefix(left_out.as_str()).is_some_and(is_below);
-        if let Some(left_out) = document.left_out().iter().find(around) {
+        if let Some(left_out) = document.left_out_around(key) {
             settings.leave_out(name, document.origin(left_out));
         }
     }
     settings
-}
-
-/// Whether this is what follows on a key in the path of itself, or of one below it.
-fn is_below(rest: &str) -> bool {
-    rest.is_empty() || rest.starts_with('.')
 }

@@ -52,12 +52,12 @@ fn address(settings: &Settings, config: &mut RabbitMqConfig, problems: &mut Prob
     match settings.get("BROKER_HOST") {
         // Not repeated: what stands before an @ may be a password.
         Some(host) if host.contains(|c: char| matches!(c, '@' | '/') || c.is_whitespace()) => {
-            let message = "is no host: write its name or address alone, for example rabbitmq.hyperfleet-system.svc; user \
-                           and password have BROKER_USER and BROKER_PASSWORD";
+            let message = "is no host: write its name or address alone, for example rabbitmq.hyperfleet-system.svc; \
+                           user and password have BROKER_USER and BROKER_PASSWORD";
             problems.push(settings.origin("BROKER_HOST"), message);
         }
         Some(host) => host.clone_into(&mut config.host),
-        None if url.is_none() => {
+        None if url.is_none() && !settings.is_left_out("BROKER_URL") => {
             let message = "missing; write the host of RabbitMQ, for example rabbitmq.hyperfleet-system.svc, or its \
                            whole address as BROKER_URL (broker.rabbitmq.url in broker.yaml)";
             problems.push(settings.origin("BROKER_HOST"), message);
@@ -118,22 +118,23 @@ fn routing(settings: &Settings, config: &mut RabbitMqConfig, problems: &mut Prob
 }
 
 fn credentials(settings: &Settings, config: &mut RabbitMqConfig, problems: &mut Problems) {
+    let file = "BROKER_PASSWORD_FILE";
+    if let Some(user) = settings.get("BROKER_USER") {
+        user.clone_into(&mut config.user);
+    }
     match (settings.get("BROKER_USER"), password(settings, problems)) {
-        (Some(user), Some(password)) => {
-            user.clone_into(&mut config.user);
-            config.password = password;
-        }
-        // A file that cannot be read was told already.
-        (Some(_), None) if settings.get("BROKER_PASSWORD_FILE").is_some() => {}
+        (_, Some(password)) => config.password = password,
+        // A file that cannot be read, or named, was told already.
+        (Some(_), None) if settings.get(file).is_some() || settings.is_left_out(file) => {}
         (Some(_), None) => {
             let message = "missing; BROKER_USER is set, so its password is needed";
             problems.push(settings.origin("BROKER_PASSWORD"), message);
         }
-        (None, Some(password)) => config.password = password,
         (None, None) => {}
     }
-    if config.user == "guest" {
-        let named = settings.get("BROKER_USER").is_some() || settings.get("BROKER_URL").is_some_and(has_userinfo);
+    let named = settings.get("BROKER_USER").is_some() || settings.get("BROKER_URL").is_some_and(has_userinfo);
+    let left_out = ["BROKER_USER", "BROKER_URL"].into_iter().any(|name| settings.is_left_out(name));
+    if config.user == "guest" && (named || !left_out) {
         let whom = if named { "guest is the user" } else { "not set, connecting as guest" };
         problems.warn(settings.origin("BROKER_USER"), format!("{whom}, whom RabbitMQ lets in from its own host only"));
     }

@@ -76,7 +76,7 @@ pub(super) fn is_secret(name: &str) -> bool {
 }
 
 /// Whether a variable is about the broker at all.
-pub(super) fn is_ours(name: &str) -> bool {
+pub(crate) fn is_ours(name: &str) -> bool {
     name.starts_with("BROKER_") || name == EMULATOR
 }
 
@@ -93,6 +93,8 @@ pub struct Settings {
     set: BTreeMap<String, Setting>,
     /// Where those stand whose values could not be taken.
     left_out: BTreeMap<String, Origin>,
+    /// Where those stand that another name of the same setting stands above, and where that one does.
+    overruled: Vec<(Origin, Origin)>,
 }
 
 /// The same settings, wherever they stand.
@@ -124,12 +126,19 @@ impl Settings {
 
     /// Returns these settings with one name for each: where both are set, the one of this document counts.
     pub(super) fn by_our_names(mut self) -> Self {
-        for (name, key) in SHARED {
-            let theirs = variable(key);
-            if theirs != name
-                && let Some(setting) = self.set.remove(&theirs)
-            {
-                self.set.entry(name.to_owned()).or_insert(setting);
+        let renamed = SHARED.map(|(name, key)| (name, variable(key)));
+        for (name, theirs) in renamed.into_iter().filter(|(name, theirs)| theirs != name) {
+            if let Some(setting) = self.set.remove(&theirs) {
+                match self.set.get(name) {
+                    Some(ours) if ours.value != setting.value => {
+                        self.overruled.push((setting.origin, ours.origin.clone()));
+                    }
+                    Some(_) => {}
+                    None => self.set(name, &setting.value, setting.origin),
+                }
+            }
+            if let Some(origin) = self.left_out.remove(&theirs) {
+                self.left_out.entry(name.to_owned()).or_insert(origin);
             }
         }
         self
@@ -148,6 +157,11 @@ impl Settings {
         self.left_out.insert(name.to_owned(), origin);
     }
 
+    /// Whether one stands there, and nothing of it could be taken.
+    pub(super) fn is_left_out(&self, name: &str) -> bool {
+        !self.set.contains_key(name) && self.left_out.contains_key(name)
+    }
+
     /// Whether there is none at all.
     pub(super) fn is_empty(&self) -> bool {
         self.set.is_empty() && self.left_out.is_empty()
@@ -159,7 +173,10 @@ impl Settings {
         for (name, setting) in fallback.set {
             self.set.entry(name).or_insert(setting);
         }
-        self.left_out.extend(fallback.left_out);
+        for (name, origin) in fallback.left_out {
+            self.left_out.entry(name).or_insert(origin);
+        }
+        self.overruled.extend(fallback.overruled);
         self
     }
 
@@ -167,8 +184,14 @@ impl Settings {
     pub fn warn_of_overruled(&self, file: &Self, problems: &mut Problems) {
         for (name, theirs) in &file.set {
             let Some(ours) = self.set.get(name).filter(|ours| ours.value != theirs.value) else { continue };
-            let message = format!("not used: {} says something else, and takes precedence", ours.origin);
-            problems.warn(theirs.origin.clone(), message);
+            problems.warn(theirs.origin.clone(), not_used(&ours.origin));
+        }
+    }
+
+    /// Warns of settings that stand there under two of their names, and differ.
+    pub(super) fn warn_of_two_names(&self, problems: &mut Problems) {
+        for (theirs, ours) in &self.overruled {
+            problems.warn(theirs.clone(), not_used(ours));
         }
     }
 
@@ -208,9 +231,9 @@ impl Settings {
         self.set.get(name).map_or_else(left_out, |setting| setting.origin.clone())
     }
 
-    /// Whether one says where events go.
+    /// Whether one says where events go, or would if its value could be taken.
     pub fn names_a_topic(&self) -> bool {
-        TOPICS.iter().any(|name| self.get(name).is_some())
+        TOPICS.iter().any(|name| self.get(name).is_some() || self.is_left_out(name))
     }
 
     /// Warns of settings that nobody reads.
@@ -228,4 +251,8 @@ impl Settings {
             }
         }
     }
+}
+
+fn not_used(above: &Origin) -> String {
+    format!("not used: {above} says something else, and takes precedence")
 }

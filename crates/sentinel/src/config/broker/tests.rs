@@ -2,7 +2,7 @@ use std::path::Path;
 
 use secrecy::ExposeSecret;
 use watchfire_delivery::sink::rabbitmq::{ExchangeType, Transport};
-use watchfire_runtime::config::{Env, Origin, Text};
+use watchfire_runtime::config::{ConfigError, Env, Origin, Text};
 
 use super::*;
 use crate::config::{Form, Migrated};
@@ -517,4 +517,74 @@ fn todays_names_are_known_in_a_map_too() {
     let settings = "BROKER_TYPE: rabbitmq\nBROKER_RABBITMQ_URL: amqp://theirs\n";
     let (broker, warnings) = file(settings).unwrap();
     assert!(matches!(broker, BrokerConfig::RabbitMq(rabbitmq) if rabbitmq.host == "theirs"), "{warnings}");
+}
+
+/// What is told of a file, errors and warnings.
+fn all_of(text: &str) -> Vec<String> {
+    let mut problems = Problems::without_file();
+    let settings = parse(&Text::new("b.yaml", text), &mut problems).unwrap();
+    let _checked = check(&settings, &mut problems);
+    let warnings = problems.warnings();
+    let found = problems.finish().err();
+    let found = found.iter().flat_map(ConfigError::problems);
+    found.chain(&warnings).map(ToString::to_string).collect()
+}
+
+#[test]
+fn one_value_of_the_wrong_kind_is_one_complaint() {
+    let rabbitmq = "BROKER_TYPE: rabbitmq\nBROKER_HOST: mq\n";
+    for (text, place) in [
+        ("broker: {type: rabbitmq, rabbitmq: {url: [x]}}\n".to_owned(), "b.yaml:1:37: broker.rabbitmq.url"),
+        ("broker:\n  type: rabbitmq\n  rabbitmq: x\n".to_owned(), "b.yaml:3:13: broker.rabbitmq"),
+        ("BROKER_TYPE: rabbitmq\nBROKER_URL: [x]\n".to_owned(), "b.yaml:2:1: BROKER_URL"),
+        ("BROKER_TYPE: rabbitmq\nBROKER_RABBITMQ_URL: [x]\n".to_owned(), "b.yaml:2:1: BROKER_RABBITMQ_URL"),
+        (format!("{rabbitmq}BROKER_USER: [x]\n"), "b.yaml:3:1: BROKER_USER"),
+        (format!("{rabbitmq}BROKER_USER: u\nBROKER_PASSWORD_FILE: [x]\n"), "b.yaml:4:1: BROKER_PASSWORD_FILE"),
+        (
+            "BROKER_TYPE: pubsub\nBROKER_GOOGLEPUBSUB_PROJECT_ID: [x]\n".to_owned(),
+            "b.yaml:2:1: BROKER_GOOGLEPUBSUB_PROJECT_ID",
+        ),
+        ("kind: ConfigMap\ndata: [x]\n".to_owned(), "b.yaml:2:7: data"),
+    ] {
+        let told = all_of(&text);
+        assert!(told.len() == 1 && told[0].starts_with(&format!("{place}: expected")), "{text}: {told:#?}");
+    }
+}
+
+#[test]
+fn a_topic_of_the_wrong_kind_is_named_all_the_same() {
+    for text in ["BROKER_TOPIC: [x]\n", "BROKER_EXCHANGE: [x]\n", "broker: {rabbitmq: {exchange: [x]}}\n"] {
+        assert!(parse(&Text::new("b.yaml", text), &mut Problems::without_file()).unwrap().names_a_topic(), "{text}");
+    }
+    assert!(!Settings::default().names_a_topic());
+}
+
+#[test]
+fn a_value_of_the_wrong_kind_that_is_no_brokers_is_no_setting_beside_a_broker_yaml() {
+    for text in
+        ["data:\n  TOKEN: [x]\n  broker.yaml: b\n", "kind: ConfigMap\nmetadata: {<<: 5}\ndata: {broker.yaml: b}\n"]
+    {
+        let Ok(settings) = parse(&Text::new("b.yaml", text), &mut Problems::without_file()) else { continue };
+        assert!(settings.is_empty(), "{text}");
+    }
+    let told = all_of("data:\n  TOKEN: [x]\n  broker.yaml: b\n");
+    let expected = "b.yaml:3:3: data.broker.yaml: is not read here, and there is no BROKER_* setting beside it";
+    assert!(told.iter().any(|line| line.starts_with(expected)), "{told:#?}");
+}
+
+#[test]
+fn two_names_of_one_setting_that_differ_are_warned_about() {
+    let settings = |theirs| {
+        let all = [("BROKER_TYPE", "rabbitmq"), ("BROKER_URL", "amqp://a:one@mq"), ("BROKER_RABBITMQ_URL", theirs)];
+        load(&all).unwrap().1
+    };
+    let warnings = settings("amqp://a:two@mq");
+    let expected = "environment variable BROKER_RABBITMQ_URL: not used: environment variable BROKER_URL says something \
+                    else, and takes precedence";
+    assert!(warnings.lines().any(|line| line == expected), "{warnings}");
+    assert!(!warnings.contains("one") && !warnings.contains("two"), "{warnings}");
+    assert!(!settings("amqp://a:one@mq").contains("not used"));
+    let told = all_of("BROKER_TYPE: pubsub\nBROKER_PROJECT_ID: p\nBROKER_GOOGLEPUBSUB_PROJECT_ID: q\n");
+    let place = "b.yaml:3:1: BROKER_GOOGLEPUBSUB_PROJECT_ID: not used: BROKER_PROJECT_ID in b.yaml says";
+    assert!(told.len() == 1 && told[0].starts_with(place), "{told:#?}");
 }
