@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use watchfire_runtime::config::{Env, Origin, Problems};
 use watchfire_runtime::duration::GoDuration;
-use watchfire_runtime::telemetry::{LogFormat, LogOutput};
+use watchfire_runtime::telemetry::{LogFormat, LogOutput, check_level};
 
 use super::broker::is_ours;
 use super::raw::{RawConfig, RawDecision, RawPolicy, RawSelector, Republish};
@@ -16,6 +16,9 @@ use crate::api::ApiConfig;
 use crate::decision::MaxAge;
 use crate::expression::Expression;
 use crate::payload::{Leaves, Payload};
+
+/// A poll interval below this is no interval: a list takes longer.
+const HASTE: Duration = Duration::from_millis(10);
 
 /// Collects what is wrong, each under the name and at the place where the user wrote it.
 pub(super) struct Report<'a> {
@@ -89,6 +92,8 @@ fn process(raw: &RawProcess, report: &mut Report<'_>) -> Option<Process> {
         let message = format!("{version:?} is not used: the API's path is /api/hyperfleet/v1, whatever stands here");
         report.warn("clients.hyperfleet_api.version", message);
     }
+    let level = raw.log.level.as_deref().unwrap_or("info");
+    let level = report.take("log.level", check_level(level).map(|()| level.to_owned()));
     let format = raw.log.format.as_deref().map_or(Ok(LogFormat::default()), str::parse);
     let format = report.take("log.format", format);
     let output = raw.log.output.as_deref().map_or(Ok(LogOutput::default()), str::parse);
@@ -97,7 +102,7 @@ fn process(raw: &RawProcess, report: &mut Report<'_>) -> Option<Process> {
         name: raw.name.clone().unwrap_or_else(|| "hyperfleet-sentinel".to_owned()),
         debug_config: raw.debug_config.unwrap_or(false),
         tracing: raw.tracing_enabled.unwrap_or(true),
-        log_level: raw.log.level.clone().unwrap_or_else(|| "info".to_owned()),
+        log_level: level?,
         log_format: format?,
         log_output: output?,
     })
@@ -106,6 +111,9 @@ fn process(raw: &RawProcess, report: &mut Report<'_>) -> Option<Process> {
 fn sentinel(raw: &RawConfig, env: &Env, report: &mut Report<'_>) -> Option<SentinelConfig> {
     let resource_type = resource_type(raw.resource_type.as_deref(), report);
     let poll_interval = positive("poll_interval", raw.poll_interval, 5, report);
+    if poll_interval.is_some_and(|interval| interval < HASTE) {
+        report.warn("poll_interval", "lists the whole fleet without a pause in between; write it like 5s");
+    }
     let max_age = max_age(raw, report);
     let api = api::check(raw.hyperfleet_api.as_ref(), env, report);
     let selector = selector::check(raw.resource_selector.as_ref(), report);

@@ -447,3 +447,16 @@ fn nothing_is_judged_by_what_stands_for_a_value_of_the_wrong_kind() {
     let expected = ["a.yaml:4:11 decision", "a.yaml:5:16 message_data.id", "a.yaml:5:38 message_data.kind"];
     assert_eq!(all_of(&text), expected);
 }
+
+#[test]
+fn a_level_that_is_none_is_refused_and_an_interval_that_is_none_is_warned_about() {
+    let text = Text::new("a.yaml", format!("{MINIMAL}poll_interval: 1ns\n"));
+    let read = |env: &[(&'static str, &'static str)]| {
+        let env: Env = env.iter().copied().collect();
+        super::read(&text, &Overrides::new(&env, &[]), &env).unwrap().problems.finish()
+    };
+    let warnings = read(&[]).unwrap();
+    assert!(warnings.iter().any(|warning| warning.to_string().contains("poll_interval: lists the whole fleet")));
+    let refused = read(&[("LOG_LEVEL", "inof")]).unwrap_err().to_string();
+    assert!(refused.contains("environment variable LOG_LEVEL: log level \"inof\": write off, error"), "{refused}");
+}
