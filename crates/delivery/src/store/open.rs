@@ -17,6 +17,8 @@ use crate::metrics::StoreMetrics;
 const APPLICATION_ID: u32 = 0x5746_4952;
 /// The version of the file's own layout, kept in `user_version`; each module has its version in table `modules`.
 const LAYOUT: u32 = 1;
+/// What SQLite calls `auto_vacuum = INCREMENTAL`.
+const INCREMENTAL: u32 = 2;
 /// Bytes that intake leaves free on the volume: a write-ahead log and a day of marks fit in it.
 const FLOOR: u64 = 64 << 20;
 /// How long a statement waits for a command-line tool's short transaction.
@@ -131,7 +133,10 @@ fn open_writer(path: &Path, modules: &[Module]) -> Result<Connection, Error> {
     }
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
     // The order matters: once the file is in WAL mode, auto_vacuum cannot be turned on.
-    connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+    // Setting it writes, also where it is what it was.
+    if connection.pragma_query_value(None, "auto_vacuum", |row| row.get::<_, u32>(0))? != INCREMENTAL {
+        connection.pragma_update(None, "auto_vacuum", INCREMENTAL)?;
+    }
     connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "foreign_keys", "ON")?;

@@ -91,6 +91,7 @@ fn flags_stand_above_variables_and_these_above_the_file() {
                 if way == "flag" { "7s" } else { "8s" }.to_owned()
             }
             "hyperfleet_api.page_size" => if way == "flag" { "7" } else { "8" }.to_owned(),
+            "log.level" => if way == "flag" { "warn" } else { "debug" }.to_owned(),
             "log.format" => if way == "flag" { "text" } else { "json" }.to_owned(),
             "log.output" => if way == "flag" { "stderr" } else { "stdout" }.to_owned(),
             "hyperfleet_api.endpoint" => format!("http://{way}/"),
