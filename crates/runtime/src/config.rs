@@ -69,6 +69,7 @@ impl Text {
         let path = path.as_ref();
         let name = path.display().to_string();
         let mut bytes = Vec::new();
+        // Whatever it is, unlike a secret or a certificate: a configuration may be a pipe on purpose, `<(sed ..)`.
         File::open(path)
             // One byte over the limit tells a file that is too large from one that just fits, even if it never ends.
             .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
