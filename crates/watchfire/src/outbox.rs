@@ -35,6 +35,9 @@ pub(crate) fn run(store: &Path, command: &OutboxCommand) -> Result<(), Failure> 
     match command {
         OutboxCommand::List { which, limit, output } => {
             let entries = outbox::list(&connection, &filter(which, *limit)?).context("list deliveries")?;
+            if entries.is_empty() {
+                find_named(&connection, which)?;
+            }
             match output.format {
                 Format::Text => tell(&table(&entries)),
                 Format::Json if entries.is_empty() => Ok(()),
@@ -43,18 +46,18 @@ pub(crate) fn run(store: &Path, command: &OutboxCommand) -> Result<(), Failure> 
         }
         OutboxCommand::Show { number } => match outbox::show(&connection, *number).context("show a delivery")? {
             Some((entry, body)) => say(&format!("{}\n{}", lines(&[entry]).trim_end(), String::from_utf8_lossy(&body))),
-            None => Err(Failure::Configuration(anyhow!("no delivery has the number {number}; `outbox list` has them"))),
+            None => Err(no_such(*number)),
         },
         OutboxCommand::Export(which) => export(&connection, which),
         OutboxCommand::Retry(which) => {
             let filter = filter(which, outbox::STEP)?;
             let count = in_steps(&connection, filter, |tx, step| outbox::retry(tx, step, now));
-            tell(&format!("{} queued again", count.context("queue deliveries again")?))
+            told_of(&connection, which, count.context("queue deliveries again")?, "queued again")
         }
         OutboxCommand::Discard { which, reason } => {
             let filter = filter(which, outbox::STEP)?;
             let count = in_steps(&connection, filter, |tx, step| outbox::discard(tx, step, reason, now));
-            tell(&format!("{} discarded", count.context("discard deliveries")?))
+            told_of(&connection, which, count.context("discard deliveries")?, "discarded")
         }
         OutboxCommand::Pause { sink: name, reason } => {
             let id = sink(name)?;
@@ -88,6 +91,9 @@ fn in_steps(
 /// Prints the events a few at a time, so that neither the process nor the store holds them all.
 fn export(connection: &Connection, which: &DeliveryArgs) -> Result<(), Failure> {
     let mut filter = Filter { state: state(which)?, ..filter(which, EXPORTED_AT_ONCE)? };
+    if outbox::events(connection, &Filter { limit: 1, ..filter.clone() }).context("export events")?.is_empty() {
+        find_named(connection, which)?;
+    }
     loop {
         let events = outbox::events(connection, &filter).context("export events")?;
         let Some((last, _)) = events.last() else { return Ok(()) };
@@ -96,6 +102,34 @@ fn export(connection: &Connection, which: &DeliveryArgs) -> Result<(), Failure> 
         let lines = events.iter().map(|(_, body)| String::from_utf8_lossy(body).replace(['\n', '\r'], " "));
         say(&lines.collect::<Vec<_>>().join("\n"))?;
     }
+}
+
+/// Tells how many deliveries were changed; none is a mistake where one was named.
+fn told_of(connection: &Connection, which: &DeliveryArgs, count: usize, done: &str) -> Result<(), Failure> {
+    if count == 0 {
+        find_named(connection, which)?;
+    }
+    tell(&format!("{count} {done}"))
+}
+
+/// Why nothing was found to do about the one delivery that was named, if one was.
+fn find_named(connection: &Connection, which: &DeliveryArgs) -> Result<(), Failure> {
+    let Some(number) = which.number else { return Ok(()) };
+    let found = outbox::list(connection, &Filter { seq: Some(number), limit: 1, ..Filter::default() });
+    let Some(Entry { state: stands, sink, .. }) = found.context("find the delivery")?.pop() else {
+        return Err(no_such(number));
+    };
+    let meant = which.sink.as_ref().is_none_or(|name| *name == sink) && state(which)?.is_none_or(|it| it == stands);
+    let why = if meant { "nothing is left to do about it" } else { "--sink or --state leaves it out" };
+    let stands = stands.as_str();
+    Err(Failure::Configuration(anyhow!("delivery {number}, to {sink}, is {stands}: {why}")))
+}
+
+fn no_such(number: i64) -> Failure {
+    Failure::Configuration(anyhow!(
+        "no delivery has the number {number}; `watchfire outbox list` has those of dead letters, and one that was queued \
+         again has another"
+    ))
 }
 
 fn state(which: &DeliveryArgs) -> Result<Option<State>, Failure> {

@@ -49,6 +49,16 @@ async fn a_dead_letter_is_listed_shown_and_delivered_when_it_is_retried() {
     let delivered = async || (exported(&["--state", "delivered"]).await.1 == format!("{refused}\n")).then_some(());
     eventually(DEADLINE, "it is noted as delivered", delivered).await;
     assert_eq!(exported(&[]).await, (Some(0), String::new()), "nothing is left to deliver");
+    let (_, listed) = outbox(&store, &["list", "--state", "delivered", "-o", "json"]).await;
+    let delivered_as = serde_json::from_str::<Value>(listed.trim()).unwrap()["number"].to_string();
+    for (args, part) in [
+        (&["retry", "--number", &number][..], "one that was queued again has another"),
+        (&["retry", "--number", &delivered_as], "to validation, is delivered: nothing is left to do about it"),
+        (&["list", "--number", &delivered_as, "--state", "dead"], "is delivered: --sink or --state leaves it out"),
+    ] {
+        let (code, said) = outbox(&store, args).await;
+        assert!(code == Some(64) && said.contains(part), "{said}");
+    }
     sentinel.stop().await;
     assert_eq!(exported(&["--state", "delivered"]).await, (Some(0), format!("{refused}\n")), "the file is enough");
 }
@@ -64,7 +74,11 @@ async fn what_is_not_there_is_told_with_what_is() {
     assert!(said.contains("there is no such file; check the path") && !said.contains("disk"), "{said}");
     let sentinel = setup.start().await;
     for (args, part) in [
-        (&["show", "7"][..], "no delivery has the number 7"),
+        (&["show", "7"][..], "no delivery has the number 7; `watchfire outbox list` has"),
+        (&["list", "--number", "7"], "no delivery has the number 7"),
+        (&["export", "--number", "7"], "no delivery has the number 7"),
+        (&["retry", "--number", "7"], "no delivery has the number 7"),
+        (&["discard", "--number", "7", "--reason", "none"], "no delivery has the number 7"),
         (&["list", "--state", "lost"], "pending, delivered, dead, discarded"),
         (&["resume", "nobody"], "known are"),
     ] {
@@ -89,12 +103,16 @@ async fn every_command_of_the_guide_to_the_outbox_works() {
     let store = setup.folder.path().join("broker.db").display().to_string();
     let sentinel = setup.start().await;
     let dead = async || outbox(&store, &["list", "-o", "json"]).await.1.lines().next().map(str::to_owned);
-    let entry: Value = serde_json::from_str(&eventually(DEADLINE, "a dead letter", dead).await).unwrap();
     let document = read("docs/delivery.md");
     let commands: Vec<_> = document.lines().filter(|line| line.starts_with("    watchfire outbox ")).collect();
     assert!(commands.len() >= 6, "{commands:?}");
     for line in commands {
-        let line = line.replace("17", &entry["number"].to_string()).replace("watchfire-broker.db", &store);
+        let mut line = line.replace("watchfire-broker.db", &store);
+        // What was queued again has another number once it is dead again.
+        if line.contains("17") {
+            let entry: Value = serde_json::from_str(&eventually(DEADLINE, "a dead letter", dead).await).unwrap();
+            line = line.replace("17", &entry["number"].to_string());
+        }
         let mut command = Command::new("bash");
         isolate(&mut command);
         command.args(["-euc", &line.replace("watchfire ", &format!("{BINARY} "))]).current_dir(setup.folder.path());
