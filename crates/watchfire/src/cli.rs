@@ -44,7 +44,13 @@ pub(crate) enum Command {
     /// Shows what the embedded broker did not deliver, and does something about it; safe while the service runs.
     Outbox {
         /// The broker's store.
-        #[arg(long, value_name = "FILE", env = "BROKER_HTTP_STORE", default_value = "watchfire-broker.db")]
+        #[arg(
+            long,
+            value_name = "FILE",
+            env = "BROKER_HTTP_STORE",
+            default_value = "watchfire-broker.db",
+            global = true
+        )]
         store: PathBuf,
         #[command(subcommand)]
         command: OutboxCommand,
@@ -451,6 +457,21 @@ mod tests {
         assert!(matches!(read("/app/sentinel version"), Ok(Command::Version(_))));
         assert!(matches!(read("/app/sentinel config-dump -c x"), Ok(Command::ConfigDump { .. })));
         assert!(read("watchfire").is_err() && read("/app/sentinel --help").is_err());
+    }
+
+    #[test]
+    fn the_store_is_named_before_or_behind_what_is_done_with_it() {
+        for (line, named) in [
+            ("watchfire outbox --store a.db list", "a.db"),
+            ("watchfire outbox list --store a.db", "a.db"),
+            ("watchfire outbox discard --number 17 --store=a.db --reason gone", "a.db"),
+            ("watchfire outbox show 17", "watchfire-broker.db"),
+        ] {
+            match parse(line.split(' ').map(OsString::from)).map(|cli| cli.command) {
+                Ok(Command::Outbox { store, .. }) => assert_eq!(store, Path::new(named), "{line}"),
+                other => panic!("{line}: {other:?}"),
+            }
+        }
     }
 
     #[test]

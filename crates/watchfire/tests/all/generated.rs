@@ -67,7 +67,7 @@ const BROKER: [(&str, &str, &str); 21] = [
     (
         "BROKER_HTTP_STORE",
         "http",
-        "The file of the embedded broker's queue, which belongs on a volume that survives the process. Default `watchfire-broker.db`.",
+        "The file of the embedded broker's queue, which belongs on a volume that survives the process; for `watchfire outbox`, the flag `--store`. Default `watchfire-broker.db`.",
     ),
     ("BROKER_SUBSCRIPTION_ID", "none", "For adapters, which may share these settings; the sentinel takes no notice."),
 ];
