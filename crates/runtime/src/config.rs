@@ -20,6 +20,7 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 
 pub use env::Env;
+pub use known::nearest;
 pub use problems::{ConfigError, Origin, Problem, Problems, Warning};
 
 use locate::{Part, Place, Rest, Source};

@@ -19,8 +19,8 @@ pub(super) fn complaint<T: DeserializeOwned>(path: &[String]) -> String {
     }
 }
 
-/// The field that was probably meant: the same but for case and separators, else the nearest by edits.
-fn nearest(written: &str, fields: &'static [&'static str]) -> Option<&'static str> {
+/// The name that was probably meant: the same but for case and separators, else the nearest by edits.
+pub fn nearest<'f>(written: &str, fields: &[&'f str]) -> Option<&'f str> {
     let folded = |name: &str| name.replace(['_', '-'], "").to_lowercase();
     let written = folded(written);
     let distance = |field: &&str| strsim::damerau_levenshtein(&written, &folded(field));

@@ -2,6 +2,7 @@
 //! can be known beforehand is: regular expressions, times and durations that are written out, fields of `condition()`.
 
 use cel_core::{BinaryOp, ComprehensionData, Expr, SpannedExpr, UnaryOp};
+use watchfire_runtime::config::nearest;
 
 use super::bounds::MAX_VALUE_NESTING;
 use super::compile::{Declared, Fault, Planned, Purpose};
@@ -28,6 +29,29 @@ static ALWAYS: [(&str, Value<'static>); 5] = [
     ("href", Value::Text(Text::Borrowed(""))),
     ("name", Value::Text(Text::Borrowed(""))),
     ("generation", Value::Int(0)),
+];
+
+/// Fields that the API's resources may have, at the top level; an older API has the last two.
+const FIELDS: [&str; 19] = [
+    "id",
+    "kind",
+    "name",
+    "href",
+    "generation",
+    "labels",
+    "spec",
+    "status",
+    "owner_references",
+    "references",
+    "tenancy",
+    "created_time",
+    "updated_time",
+    "deleted_time",
+    "created_by",
+    "updated_by",
+    "deleted_by",
+    "metadata",
+    "ownerResource",
 ];
 
 /// What to try where types do not go together.
@@ -64,6 +88,8 @@ pub(super) struct Planner<'a> {
     purpose: Purpose,
     depth: usize,
     faults: Vec<Fault>,
+    /// Fields of the resource that the API is not known to serve.
+    unknown: Vec<Fault>,
 }
 
 impl<'a> Planner<'a> {
@@ -71,7 +97,8 @@ impl<'a> Planner<'a> {
         let names: Vec<_> = declared.iter().map(|param| (param.name.as_str(), param.ty)).collect();
         let (params, slots) = (names.len(), names.len());
         let nestings = declared.iter().map(|param| param.nesting).collect();
-        Self { names, params, nestings, declared, slots, later, purpose, depth: 0, faults: Vec::new() }
+        let (faults, unknown) = (Vec::new(), Vec::new());
+        Self { names, params, nestings, declared, slots, later, purpose, depth: 0, faults, unknown }
     }
 
     /// Plans a whole source, or tells all that is wrong with it.
@@ -99,8 +126,8 @@ impl<'a> Planner<'a> {
             Fate::Is(value) => Some(value),
             Fate::Varies => None,
         };
-        let doubts =
-            doubts.into_iter().map(|stop| Fault::new(stop.at, stop.trouble.what, FAILS_WHERE_IT_COUNTS)).collect();
+        let doubts = doubts.into_iter().map(|stop| Fault::new(stop.at, stop.trouble.what, FAILS_WHERE_IT_COUNTS));
+        let doubts = self.unknown.into_iter().chain(doubts).collect();
         Ok(Planned { node, ty, slots: self.slots, nesting, always, doubts })
     }
 
@@ -243,6 +270,7 @@ impl<'a> Planner<'a> {
     fn select(&mut self, expr: &SpannedExpr, of: Typed, field: &str) -> (Op, Known) {
         let known: &[(&str, Type)] = match &of.node.op {
             Op::Resource => {
+                self.doubt_field(expr, field);
                 let absent = ALWAYS.iter().find(|(name, _)| *name == field).map(|(_, absent)| absent.clone());
                 let ty = absent.as_ref().map(Value::kind);
                 return (Op::Field(field.to_owned(), absent), ty);
@@ -263,11 +291,27 @@ impl<'a> Planner<'a> {
         (Op::Select(Box::new(of.node), field.to_owned()), ty)
     }
 
+    /// Tells of a field that is not known, and no more: an API may have others.
+    fn doubt_field(&mut self, expr: &SpannedExpr, field: &str) {
+        if FIELDS.contains(&field) {
+            return;
+        }
+        let hint = match nearest(field, &FIELDS) {
+            Some(meant) => format!("did you mean {meant}?"),
+            None => format!("known are {}", FIELDS.join(", ")),
+        };
+        let reason = format!("the API's resources are not known to have {field:?}");
+        self.unknown.push(Fault::new(expr.span.start, reason, hint));
+    }
+
     fn has(&mut self, expr: &SpannedExpr, of: &'a SpannedExpr, field: &str) -> (Op, Known) {
         let of = self.typed(of);
         let op = match (&of.node.op, of.ty) {
             (Op::Resource, _) if ALWAYS.iter().any(|(name, _)| *name == field) => Op::Constant(Value::Bool(true)),
-            (Op::Resource, _) => Op::HasField(field.to_owned()),
+            (Op::Resource, _) => {
+                self.doubt_field(expr, field);
+                Op::HasField(field.to_owned())
+            }
             (_, Some(ty)) if ty != Type::Map => {
                 return self.fault(expr, format!("{ty} has no field {field:?}"), "look at the resource's shape");
             }

@@ -502,6 +502,29 @@ fn a_param_that_is_the_same_over_every_resource_is_known_to_those_after_it() {
     assert_eq!(told, ["params.0.expr", "result"]);
 }
 
+#[test]
+fn a_field_that_the_api_is_not_known_to_serve_is_a_doubt() {
+    let told = |source: &str, place: usize, field: &str, hint: &str| {
+        let wanted = format!("line 1, column {place}: the API's resources are not known to have {field:?}; {hint}");
+        let said = fate(source).expect(source);
+        assert!(said.len() == 1 && said[0].starts_with(&wanted), "{source}: {said:?}");
+    };
+    told("1 + resource.generaton", 5, "generaton", "did you mean generation?");
+    told("has(resource.delete_time)", 1, "delete_time", "did you mean deleted_time?");
+    told("resource['createdTime'] == 'x'", 1, "createdTime", "did you mean created_time?");
+    told("resource.spec.list.exists(x, x == resource.nam)", 35, "nam", "did you mean name?");
+    told("false && resource.flavour == 'x'", 10, "flavour", "known are id, kind, name, href, generation, labels, spec");
+    for source in
+        ["resource.metadata.name", "resource.tenancy.x", "has(resource.deleted_by)", "resource.spec.generaton"]
+    {
+        assert_eq!(fate(source), Ok(Vec::new()), "{source}");
+    }
+    let params = [("a".to_owned(), "has(resource.label)".to_owned())];
+    let told = Expression::compile(&params, "a || resource.nme == 'x'").unwrap();
+    let told: Vec<_> = told.doubts().iter().map(|doubt| doubt.part.key()).collect();
+    assert_eq!(told, ["params.0.expr", "result"]);
+}
+
 /// A clock would say little of a faster machine: what ends it is the bound of a run.
 #[test]
 fn looking_for_what_can_only_fail_ends() {
