@@ -131,7 +131,7 @@ fn sentinel(raw: &RawConfig, env: &Env, report: &mut Report<'_>) -> Option<Senti
         Some(_) => Republish::Always,
         None => Republish::InFlight,
     });
-    let unused = decision.map_or(&[][..], |decision| rules::unused(decision, republish));
+    let unused = decision.map_or(&[][..], |decision| rules::unused(decision, raw.message_decision.as_ref(), republish));
     let rules = rules::check(raw, decision, unused, max_age, report);
     let max_events_per_second = rules::check_ceiling(raw.max_events_per_second, report);
     let (api, effective_api) = api?;
@@ -178,8 +178,8 @@ fn effective(raw: &RawConfig, config: &SentinelConfig, unused: &[&str]) -> RawCo
     RawConfig {
         resource_type: Some(config.api.resource_type.clone()),
         poll_interval: Some(GoDuration::new(config.poll_interval)),
-        max_age_not_ready: Some(GoDuration::new(rules.max_age.not_ready)),
-        max_age_ready: Some(GoDuration::new(rules.max_age.ready)),
+        max_age_not_ready: in_effect("max_age_not_ready").map(|rules| GoDuration::new(rules.max_age.not_ready)),
+        max_age_ready: in_effect("max_age_ready").map(|rules| GoDuration::new(rules.max_age.ready)),
         refresh_spread: in_effect("refresh_spread").map(|rules| format!("{}%", rules.refresh_spread.percent())),
         no_progress_after: in_effect("no_progress_after").map(|rules| GoDuration::new(rules.no_progress.after)),
         max_age_no_progress: in_effect("max_age_no_progress").map(|rules| GoDuration::new(rules.no_progress.max_age)),

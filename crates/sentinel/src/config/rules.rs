@@ -7,19 +7,27 @@ use watchfire_runtime::duration::GoDuration;
 
 use super::check::Report;
 use super::raw::Republish;
-use super::{RawConfig, RawPolicy};
+use super::{RawConfig, RawDecision, RawPolicy};
 use crate::decision::{MaxAge, NoProgress, Policy, Rules, Spread};
 
-/// Keys that a decision takes no notice of.
-pub(super) fn unused(decision: RawPolicy, republish: Republish) -> &'static [&'static str] {
+/// Keys that a decision takes no notice of; an expression of one's own is held to the max ages only by an event of ours
+/// that is under way.
+pub(super) fn unused(decision: RawPolicy, own: Option<&RawDecision>, republish: Republish) -> &'static [&'static str] {
     match (decision, republish) {
         (RawPolicy::GenerationAware, Republish::InFlight) => &[],
         (RawPolicy::GenerationAware, Republish::Always) | (RawPolicy::TimeOnly, _) => {
             &["no_progress_after", "max_age_no_progress"]
         }
+        (RawPolicy::Expression, Republish::Always) if own.is_some() => {
+            &["refresh_spread", "no_progress_after", "max_age_no_progress", "max_age_not_ready", "max_age_ready"]
+        }
         (RawPolicy::Expression, _) => &["refresh_spread", "no_progress_after", "max_age_no_progress"],
     }
 }
+
+/// What to try where an expression of one's own leaves the max ages nothing to say.
+const OR_IN_FLIGHT: &str =
+    "leave it out, or write republish: in_flight, with which an event of this generation counts for so long";
 
 /// The ages that the other keys are checked with where those of the file are wrong.
 const ANY: MaxAge = MaxAge { ready: Duration::from_mins(30), not_ready: Duration::from_secs(10) };
@@ -45,6 +53,13 @@ pub(super) fn check(
         if given && unused.contains(&key) {
             let message = "not used here; leave it out, or write decision: generation_aware and republish: in_flight";
             report.warn(key, message);
+        }
+    }
+    for (key, given) in
+        [("max_age_not_ready", raw.max_age_not_ready.is_some()), ("max_age_ready", raw.max_age_ready.is_some())]
+    {
+        if given && unused.contains(&key) {
+            report.warn(key, format!("not used here, where message_decision alone decides; {OR_IN_FLIGHT}"));
         }
     }
     let rules = Rules::new(policy, max_age.unwrap_or(ANY));

@@ -252,6 +252,16 @@ fn a_message_decision_implies_expression_and_republishes_always() {
     assert_eq!(built_in.republish, Republish::InFlight);
     assert_eq!(ok(&format!("{MINIMAL}{decision}republish: in_flight\n")).republish, Republish::InFlight);
     assert!(ok(MINIMAL).expression.is_none());
+    let aged = |more: &str| {
+        let text = format!("{MINIMAL}max_age_ready: 1h\nmax_age_not_ready: 20s\n{more}");
+        let (config, warnings) = load(&text, &Env::default()).unwrap();
+        (config.effective.max_age_ready.is_some(), warnings)
+    };
+    let (shown, told) = aged(decision);
+    assert_eq!((shown, told.len()), (false, 2), "{told:?}");
+    assert!(told.iter().all(|it| it.contains("not used here, where message_decision alone decides")), "{told:?}");
+    assert_eq!(aged(&format!("{decision}republish: in_flight\n")), (true, Vec::new()));
+    assert_eq!(aged("decision: expression\nrepublish: always\n"), (true, Vec::new()));
     let both = load(&format!("{MINIMAL}{decision}decision: time_only\n"), &Env::default()).unwrap_err();
     assert!(both[0].contains("message_decision: not used by this decision"), "{both:?}");
 }
