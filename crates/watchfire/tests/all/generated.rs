@@ -303,6 +303,9 @@ values exist from the start, so that a rate exists before the first failure. `ou
 embedded broker (`BROKER_TYPE=http`); their `sink` is a subscriber's name. Dashboard, alerts
 and what to do when one fires: [sentinel.md](sentinel.md#watching-it).
 
+`resource_type`, `resource_selector` and `shard` say which sentinel it is. The last two hold its selector, or `all`:
+`shard` as Kubernetes writes it (`region=us-east`), `resource_selector` as today's sentinel does (`region:us-east`).
+
 `decision_latency_seconds` counts from `updated_time`, which the API projects to the second and by its own clock.
 `hyperfleet_broker_message_duration_seconds` of other HyperFleet components is the time that a consumer spent on a
 message; the sentinel consumes none. What its broker took is `hyperfleet_sentinel_publish_duration_seconds`.
