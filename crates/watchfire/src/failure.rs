@@ -51,13 +51,22 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-/// An error with its causes, on one line; problems of a configuration stand on a line each.
+/// An error with its causes, on one line, each once: some libraries repeat theirs. Problems of a configuration stand on a
+/// line each.
 fn told(error: &anyhow::Error) -> String {
     let one = |cause: &(dyn Error + 'static)| match cause.downcast_ref() {
         Some(error @ ConfigError::Invalid(_)) => error.to_string(),
         _ => one_line(&cause.to_string()),
     };
-    error.chain().map(one).collect::<Vec<_>>().join(": ")
+    error.chain().map(one).fold(String::new(), |text, cause| {
+        if text.is_empty() {
+            cause
+        } else if text.ends_with(&cause) {
+            text
+        } else {
+            format!("{text}: {cause}")
+        }
+    })
 }
 
 /// Prints what is made for people: whatever is in it from outside, the lines are ours, and nothing steers the terminal.
@@ -123,5 +132,25 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
         _ if error.use_stderr() => ExitCode::from(USAGE),
         Err(error) if error.kind() != ErrorKind::BrokenPipe => ExitCode::FAILURE,
         _ => ExitCode::SUCCESS,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use watchfire_delivery::outbox;
+
+    use super::*;
+
+    #[test]
+    fn each_cause_is_told_once() {
+        let inner = || io::Error::other("refused");
+        let repeating = anyhow::Error::new(inner()).context("list clusters: refused");
+        assert_eq!(told(&repeating), "list clusters: refused");
+        assert_eq!(told(&anyhow::Error::new(inner()).context("list clusters")), "list clusters: refused");
+        let error = store::open_beside(Path::new("/nowhere/a.db"), &[outbox::MODULE]).unwrap_err();
+        let said = told(&anyhow::Error::new(error).context("look into the outbox"));
+        assert_eq!(said, "look into the outbox: open the store /nowhere/a.db: there is no such file");
     }
 }

@@ -16,8 +16,8 @@ use crate::failure::{Failure, say, tell};
 const EXPORTED_AT_ONCE: u32 = 50;
 
 pub(crate) fn run(store: &Path, command: &OutboxCommand) -> Result<(), Failure> {
-    let connection = open_beside(store, &[outbox::MODULE])
-        .with_context(|| format!("open the store {} (--store names another)", store.display()))?;
+    let connection =
+        open_beside(store, &[outbox::MODULE]).context("look into the outbox (--store names another store)")?;
     let now = clock::now();
     let sink = |name: &str| -> Result<SinkId, Failure> {
         let known = outbox::sinks(&connection).context("list the subscribers")?.join(", ");

@@ -72,6 +72,7 @@ async fn what_is_not_there_is_told_with_what_is() {
     let (code, said) = outbox(&store, &["list"]).await;
     assert!(code == Some(1) && said.contains(&store) && said.contains("--store"), "{said}");
     assert!(said.contains("there is no such file; check the path") && !said.contains("disk"), "{said}");
+    assert_eq!(said.matches(&store).count(), 1, "{said}");
     let sentinel = setup.start().await;
     for (args, part) in [
         (&["show", "7"][..], "no delivery has the number 7; `watchfire outbox list` has"),
