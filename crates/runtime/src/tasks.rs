@@ -25,7 +25,7 @@ use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use tracing::{Instrument, error, info, info_span, warn};
+use tracing::{Instrument, debug, error, info, info_span, warn};
 
 use crate::error::chain;
 use crate::health::Health;
@@ -39,6 +39,10 @@ const FIRST_RESTART_AFTER: Duration = Duration::from_secs(1);
 const LONGEST_RESTART_AFTER: Duration = Duration::from_mins(1);
 /// What the outbox and the admin server get even when the stages before them used up the grace period.
 const LAST_STAGES_GRACE: Duration = Duration::from_secs(1);
+
+/// A signal so soon after the first is the same request: a terminal tells the whole process group, and so does what runs
+/// it. Nobody asks twice in this time.
+const ONE_REQUEST: Duration = Duration::from_millis(100);
 
 /// When a task is told to stop, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -296,8 +300,9 @@ impl Tasks {
 
     /// Runs until SIGTERM, SIGINT, a cancelled [`Tasks::token`] or the end of an essential task; then stops in order.
     ///
-    /// A second signal ends the process on the spot, with status 143 or 130. Where the stop began without one, the
-    /// first that comes then is whoever runs the process asking for what is under way already.
+    /// A second signal ends the process on the spot, with status 143 or 130, unless it comes within 100 ms of the first.
+    /// Where the stop began without one, the first that comes then is whoever runs the process asking for what is under
+    /// way already.
     pub async fn run(mut self, grace: Duration) -> Result<(), TaskError> {
         let signals = match self.signals.take() {
             Some(signals) => signals,
@@ -314,9 +319,9 @@ impl Tasks {
         force: impl FnOnce(Signal),
     ) -> Result<(), TaskError> {
         let (mut asked, failure) = match self.until_stop(&mut signals).await {
-            Stop::Signal => (true, None),
-            Stop::Asked => (false, None),
-            Stop::Failed(cause) => (false, Some(cause)),
+            Stop::Signal => (Some(Instant::now()), None),
+            Stop::Asked => (None, None),
+            Stop::Failed(cause) => (None, Some(cause)),
         };
         if let Some(health) = &self.health {
             health.draining();
@@ -325,14 +330,17 @@ impl Tasks {
         let stopped = loop {
             tokio::select! {
                 stopped = &mut stopping => break stopped,
-                signal = signals.next() => {
-                    if asked {
+                signal = signals.next() => match asked {
+                    Some(first) if first.elapsed() >= ONE_REQUEST => {
                         warn!(signal = signal.name(), "second signal, stopping at once");
                         force(signal);
                         return Err(TaskError::Forced { signal: signal.name() });
                     }
-                    asked = true;
-                    info!(signal = signal.name(), "stopping already");
+                    Some(_) => debug!(signal = signal.name(), "the same signal again"),
+                    None => {
+                        asked = Some(Instant::now());
+                        info!(signal = signal.name(), "stopping already");
+                    }
                 }
             }
         };

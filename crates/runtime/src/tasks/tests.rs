@@ -180,13 +180,39 @@ async fn a_second_signal_ends_the_process_at_once() {
     let mut tasks = Tasks::new();
     tasks.essential("stuck", pending::<Result<(), Infallible>>());
     let (sender, receiver) = mpsc::channel(2);
-    sender.send(Signal::Terminate).await.unwrap();
-    sender.send(Signal::Interrupt).await.unwrap();
     let (mut forced, began) = (None, Instant::now());
-    let error = tasks.run_with(Signals::Channel(receiver), GRACE, |signal| forced = Some(signal)).await.unwrap_err();
+    let running = tasks.run_with(Signals::Channel(receiver), GRACE, |signal| forced = Some(signal));
+    let signals = async {
+        sender.send(Signal::Terminate).await.unwrap();
+        sleep(ONE_REQUEST).await;
+        sender.send(Signal::Interrupt).await.unwrap();
+        pending::<()>().await;
+    };
+    let error = tokio::select! {
+        ended = running => ended.unwrap_err(),
+        () = signals => unreachable!("it is pending"),
+    };
     assert!(matches!(error, TaskError::Forced { signal: "SIGINT" }), "{error}");
     assert_eq!(forced.map(Signal::exit_code), Some(130));
-    assert_eq!(began.elapsed(), Duration::ZERO);
+    assert_eq!(began.elapsed(), ONE_REQUEST);
+}
+
+#[tokio::test(start_paused = true)]
+async fn signals_that_come_together_are_one() {
+    let mut tasks = Tasks::new();
+    let token = tasks.stage_token(Stage::Workers);
+    tasks.essential_at(Stage::Workers, "worker", async move {
+        token.cancelled().await;
+        sleep(Duration::from_secs(1)).await;
+        Ok::<_, Infallible>(())
+    });
+    let (sender, receiver) = mpsc::channel(3);
+    for signal in [Signal::Interrupt, Signal::Terminate, Signal::Interrupt] {
+        sender.send(signal).await.unwrap();
+    }
+    let began = Instant::now();
+    tasks.run_with(Signals::Channel(receiver), GRACE, |_| panic!("one request")).await.unwrap();
+    assert_eq!(began.elapsed(), Duration::from_secs(1), "what was in hand was finished");
 }
 
 #[tokio::test(start_paused = true)]
@@ -200,6 +226,7 @@ async fn a_signal_to_a_process_that_stops_by_itself_is_the_first_of_two() {
             token.cancelled().await;
             for _ in 0..signals {
                 sender.send(Signal::Terminate).await.unwrap();
+                sleep(ONE_REQUEST).await;
             }
             sleep(Duration::from_secs(1)).await;
             Ok::<_, Infallible>(())

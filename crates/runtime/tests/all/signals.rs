@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use watchfire_runtime::{Stage, Tasks};
 
 use crate::{DEADLINE, child};
@@ -92,6 +92,8 @@ async fn a_second_signal_ends_a_process_that_is_stuck_at_once() {
         let mut process = Process::start("stuck").await;
         process.signal(signal);
         process.wait_for("source stopped").await;
+        // Sooner it would count as the first one.
+        sleep(Duration::from_millis(100)).await;
         let began = Instant::now();
         process.signal(signal);
         assert_eq!(process.status().await, Some(status));

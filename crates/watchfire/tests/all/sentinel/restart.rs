@@ -72,6 +72,8 @@ async fn a_second_signal_ends_the_process_at_once() {
             (status == 503 && body.contains("the process is stopping")).then_some(())
         };
         eventually(DEADLINE, "readiness that says so", draining).await;
+        // Sooner it would count as the first one.
+        tokio::time::sleep(Duration::from_millis(100)).await;
         let second = Instant::now();
         sentinel.process.signal(signal);
         assert_eq!(sentinel.process.ended().await.code(), Some(status));
