@@ -7,6 +7,7 @@ use futures_util::FutureExt;
 use lapin::options::{ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use secrecy::SecretString;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use watchfire_delivery::CloudEvent;
 use watchfire_delivery::retry::Verdict;
 use watchfire_delivery::sink::rabbitmq::{ExchangeType, RabbitMq, RabbitMqConfig, Transport};
@@ -478,6 +479,30 @@ async fn a_connection_cut_in_mid_window_never_makes_an_ok_of_what_was_not_confir
     assert!(outcomes.iter().all(Result::is_err), "no confirm came through");
     assert!(!consumer.drain(Duration::from_secs(1)).await.is_empty(), "the broker has some of it");
     assert!(sink.publish_all(&window).await.iter().all(Result::is_ok));
+}
+
+#[tokio::test]
+async fn what_answers_without_speaking_amqp_is_told_with_the_ports() {
+    const HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+    // A server that speaks AMQP 1.0 alone answers with its own version.
+    for answer in [HTTP, b"AMQP\x00\x01\x00\x00"] {
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let sink = RabbitMq::new(config(&format!("amqp://{}", server.local_addr().unwrap()), "other"));
+        let serving = async {
+            let (mut stream, _) = server.accept().await.unwrap();
+            let mut header = [0; 8];
+            stream.read_exact(&mut header).await.unwrap();
+            stream.write_all(answer).await.unwrap();
+            std::future::pending::<()>().await;
+        };
+        let error = tokio::select! {
+            answer = sink.check() => answer.unwrap_err(),
+            () = serving => unreachable!("it is pending"),
+        };
+        assert_eq!(error.kind(), "misconfigured", "{error:?}");
+        assert!(error.to_string().ends_with("what answers there does not speak AMQP 0-9-1"), "{error}");
+        assert!(error.hint().contains("15672"), "{}", error.hint());
+    }
 }
 
 #[tokio::test]

@@ -182,6 +182,7 @@ pub(super) fn explain(config: &RabbitMqConfig, error: lapin::Error) -> Error {
         ErrorKind::IOError(e) if e.get_ref().is_some_and(<dyn StdError + Send + Sync>::is::<secret::Error>) => {
             return Error::Denied { target, source: error.into() };
         }
+        ErrorKind::ParsingError(_) | ErrorKind::InvalidProtocolVersion(_) => return no_amqp(target),
         _ => return Error::Connect { target, source: error.into() },
     };
     let hint = match refusal(&error) {
@@ -206,6 +207,12 @@ pub(super) fn explain(config: &RabbitMqConfig, error: lapin::Error) -> Error {
         _ => return Error::Connect { target, source: error.into() },
     };
     Error::Misconfigured { target, detail: said, hint }
+}
+
+/// Something else has this port: the library would tell of bytes that it cannot parse.
+fn no_amqp(target: String) -> Error {
+    let hint = "check the port: RabbitMQ has 5672, and 5671 for amqps; 15672 is that of its management UI";
+    Error::Misconfigured { target, detail: "what answers there does not speak AMQP 0-9-1".to_owned(), hint }
 }
 
 /// The largest message that the broker takes, if it refused one for its size: `message size 300 is larger than
