@@ -157,8 +157,8 @@ pub enum Error {
         /// The folder or the segment.
         recording: String,
     },
-    /// A segment without a header.
-    #[error("read the recording {file}: it is empty")]
+    /// A segment whose header is not whole.
+    #[error("read the recording {file}: it is empty, or cut off within its first line")]
     Empty {
         /// The segment.
         file: String,

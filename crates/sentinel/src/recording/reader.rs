@@ -17,6 +17,12 @@ use crate::resource::parse_id;
 /// A line is a page of the list, and that is what one answer of the API may weigh.
 const MAX_LINE: u64 = 64 * 1024 * 1024;
 
+/// How every header begins.
+const BEGINNING: &str = "{\"watchfire_recording\":";
+
+/// What is wrong with a segment without a whole header.
+const SHORT: &str = "it is empty, or cut off within its first line";
+
 /// What stands in a recording, in the order in which it happened.
 #[derive(Debug)]
 pub enum Observed {
@@ -125,7 +131,7 @@ impl Reader {
                     Ok(header) => return Ok(Some(Observed::Begun(header))),
                     // A process that is stopped hard may leave one with nothing in it yet.
                     Err(Error::Empty { file }) => {
-                        self.cuts.push(Cut { file, after: None, why: "it is empty".to_owned() });
+                        self.cuts.push(Cut { file, after: None, why: SHORT.to_owned() });
                         continue;
                     }
                     Err(error) => return Err(error),
@@ -204,6 +210,11 @@ impl Reader {
     }
 }
 
+/// Whether as much as there is of a first line may be that of a recording.
+fn begins_as_ours(text: &str) -> bool {
+    text.starts_with(BEGINNING) || BEGINNING.starts_with(text)
+}
+
 /// What is understood of every header, of whatever version.
 #[derive(Deserialize)]
 struct Version {
@@ -223,8 +234,8 @@ impl Segment {
         match segment.line(text) {
             Ok(0) => return Err(Error::Empty { file }),
             Ok(_) => {}
-            // The first line is flushed with the first poll.
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && text.is_empty() => {
+            // The first line is flushed with the first poll, and of a copy any part may be missing.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && begins_as_ours(text) => {
                 return Err(Error::Empty { file });
             }
             Err(_) => return Err(Error::Foreign { file }),
