@@ -42,7 +42,17 @@ const READ: [&str; 21] = [
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kept {
     fields: Option<BTreeSet<String>>,
-    redacted: Vec<Vec<String>>,
+    redacted: Vec<Redacted>,
+}
+
+/// A path that is taken out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Redacted {
+    typed: String,
+    /// Its steps, in every dialect.
+    paths: Vec<Vec<String>>,
+    /// Whether something stood there.
+    met: bool,
 }
 
 /// Why something can't be taken out.
@@ -99,16 +109,14 @@ impl Kept {
         if selects_by(selector, path) || READ.into_iter().any(hides) {
             return Err(PathError::Read { path: typed() });
         }
-        match steps.as_slice() {
+        let other = match steps.as_slice() {
             [labels, ..] if labels == "labels" => {
-                self.redacted.push(["metadata".to_owned()].into_iter().chain(steps.clone()).collect());
+                Some(["metadata".to_owned()].into_iter().chain(steps.clone()).collect())
             }
-            [metadata, labels, ..] if metadata == "metadata" && labels == "labels" => {
-                self.redacted.push(steps[1..].to_vec());
-            }
-            _ => {}
-        }
-        self.redacted.push(steps);
+            [metadata, labels, ..] if metadata == "metadata" && labels == "labels" => Some(steps[1..].to_vec()),
+            _ => None,
+        };
+        self.redacted.push(Redacted { typed: typed(), paths: other.into_iter().chain([steps]).collect(), met: false });
         Ok(self)
     }
 
@@ -119,13 +127,23 @@ impl Kept {
 
     /// What is taken out, as paths.
     pub fn redacted(&self) -> Vec<String> {
-        self.redacted.iter().map(|steps| format!(".{}", steps.join("."))).collect()
+        let paths = self.redacted.iter().flat_map(|redacted| &redacted.paths);
+        paths.map(|steps| format!(".{}", steps.join("."))).collect()
+    }
+
+    /// What was to be taken out and stood in no item so far, as typed.
+    pub(super) fn unmet(&self) -> impl Iterator<Item = &str> {
+        self.redacted.iter().filter(|redacted| !redacted.met).map(|redacted| redacted.typed.as_str())
     }
 
     /// The item as it is recorded.
-    pub(super) fn cut(&self, item: &str) -> Result<Value, serde_json::Error> {
+    pub(super) fn cut(&mut self, item: &str) -> Result<Value, serde_json::Error> {
         let mut value = partial::read(item, self.fields.as_ref())?;
-        self.redacted.iter().for_each(|path| remove(&mut value, path));
+        for Redacted { paths, met, .. } in &mut self.redacted {
+            for path in paths {
+                *met |= remove(&mut value, path);
+            }
+        }
         Ok(value)
     }
 }
@@ -157,16 +175,14 @@ fn steps(path: &str) -> Vec<String> {
     path.split('.').map(str::to_owned).collect()
 }
 
-fn remove(value: &mut Value, path: &[String]) {
+/// Removes what stands there, and says whether something did.
+fn remove(value: &mut Value, path: &[String]) -> bool {
     match (value, path) {
-        (Value::Array(items), path) => items.iter_mut().for_each(|item| remove(item, path)),
-        (Value::Object(map), [last]) => drop(map.shift_remove(last)),
-        (Value::Object(map), [step, rest @ ..]) => {
-            if let Some(inner) = map.get_mut(step) {
-                remove(inner, rest);
-            }
-        }
-        _ => {}
+        // Of every one of them, also where the first had it.
+        (Value::Array(items), path) => items.iter_mut().map(|item| remove(item, path)).filter(|met| *met).count() > 0,
+        (Value::Object(map), [last]) => map.shift_remove(last).is_some(),
+        (Value::Object(map), [step, rest @ ..]) => map.get_mut(step).is_some_and(|inner| remove(inner, rest)),
+        _ => false,
     }
 }
 
@@ -175,8 +191,21 @@ mod tests {
     use super::*;
 
     fn cut(paths: &[&str], item: &str) -> String {
-        let kept = paths.iter().fold(Kept::everything(), |kept, path| kept.redact(path, &Selector::default()).unwrap());
-        kept.cut(item).unwrap().to_string()
+        taking(paths).cut(item).unwrap().to_string()
+    }
+
+    fn taking(paths: &[&str]) -> Kept {
+        paths.iter().fold(Kept::everything(), |kept, path| kept.redact(path, &Selector::default()).unwrap())
+    }
+
+    #[test]
+    fn what_stands_nowhere_is_known() {
+        let mut kept = taking(&["Labels.owner", ".labels.owner", ".status.conditions.message", ".spec.key"]);
+        assert_eq!(kept.unmet().count(), 4);
+        kept.cut(r#"{"metadata":{"labels":{"owner":"x"}},"status":{"conditions":[{"message":"m"},{}]}}"#).unwrap();
+        assert_eq!(kept.unmet().collect::<Vec<_>>(), ["Labels.owner", ".spec.key"]);
+        kept.cut(r#"{"spec":{"key":null}}"#).unwrap();
+        assert_eq!(kept.unmet().collect::<Vec<_>>(), ["Labels.owner"]);
     }
 
     #[test]

@@ -110,12 +110,17 @@ impl Writer {
     /// Writes a page, as it was read at `at`.
     pub fn page<'a>(&mut self, at: Timestamp, items: impl Iterator<Item = &'a str>) -> Result<(), Error> {
         let mut segment = self.take_segment(at)?;
-        let result = segment.page(at, items, &self.kept, &self.hasher);
+        let result = segment.page(at, items, &mut self.kept, &self.hasher);
         if result.is_ok() && segment.size() > self.max {
             let file = self.give_up(segment);
             return Err(Error::TooSmall { file, max: self.max });
         }
         self.keep(segment, result)
+    }
+
+    /// What was to be taken out and stood in nothing that was written, as it was typed.
+    pub fn unmet(&self) -> impl Iterator<Item = &str> {
+        self.kept.unmet()
     }
 
     /// Writes what became of an event.
@@ -239,7 +244,7 @@ impl Segment {
         &mut self,
         at: Timestamp,
         items: impl Iterator<Item = &'a str>,
-        kept: &Kept,
+        kept: &mut Kept,
         hasher: &RandomState,
     ) -> io::Result<()> {
         let mut written: Vec<Box<RawValue>> = Vec::new();

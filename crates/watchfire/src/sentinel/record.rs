@@ -45,6 +45,12 @@ pub(super) async fn run(args: &RecordArgs, env: &Env) -> Result<(), Failure> {
     let closed = writer.close().context("end the recording");
     ended?;
     closed?;
+    for path in writer.unmet().filter(|_| polls > 0) {
+        note_aside(&format!(
+            "{path:?} was nowhere in what was recorded, and took nothing out; is it written as the API has it, capitals \
+             included?"
+        ));
+    }
     let polls = match polls {
         0 => "no whole poll".to_owned(),
         1 => "1 poll".to_owned(),

@@ -267,6 +267,21 @@ async fn a_recording_that_saw_no_list_is_not_simulated_as_a_fleet_without_events
 }
 
 #[tokio::test]
+async fn a_path_to_take_out_that_was_nowhere_is_told_at_the_end() {
+    let (api, receiver) = (Receiver::start().await, Receiver::start().await);
+    let item = r#"{"id":"a","kind":"Cluster","generation":1,"labels":{"owner":"x"}}"#;
+    let list = Answer::status(200).header("content-type", "application/json");
+    api.otherwise(list.body(format!(r#"{{"items":[{item}],"page":1,"size":1,"total":1}}"#)));
+    let (_setup, file, folder) = setup(api.url(), receiver.url());
+    let redact = ["--redact", ".Labels.owner", "--redact", ".labels.owner"];
+    let args = [&["sentinel", "record", "--config", &file, "--output", &folder, "--for", "1s"][..], &redact].concat();
+    let output = run(&args, &[]).await;
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("\".Labels.owner\" was nowhere") && !said.contains("\".labels.owner\""), "{said}");
+}
+
+#[tokio::test]
 async fn an_api_that_cannot_be_listed_at_first_ends_a_recording() {
     let (api, receiver) = (Receiver::start().await, Receiver::start().await);
     api.otherwise(Answer::status(404));
