@@ -158,8 +158,11 @@ fn tell(args: &DemoArgs, story: Story, api: String, tasks: &mut Tasks) -> Arc<On
     let (told, stop, course) = (Arc::clone(&outcome), tasks.token(), Course::from_now(args));
     let lines = args.plain || !io::stdout().is_terminal();
     tasks.essential("story", async move {
-        let result =
-            if lines { plain::tell(story, &api, course, &stop).await } else { view::draw(story, course, &stop).await };
+        let result = if lines {
+            plain::tell(story, &api, course, &stop).await
+        } else {
+            view::draw(story, &api, course, &stop).await
+        };
         _ = told.set(result);
         stop.cancel();
         Ok::<_, Infallible>(())

@@ -30,9 +30,9 @@ const KEPT: usize = 200;
 /// Keys that may wait; a person is slower.
 const KEYS: usize = 16;
 
-pub(super) async fn draw(mut story: Story, course: Course, stop: &CancellationToken) -> io::Result<()> {
+pub(super) async fn draw(mut story: Story, api: &str, course: Course, stop: &CancellationToken) -> io::Result<()> {
     let mut terminal = ratatui::try_init()?;
-    let shown = show(&mut terminal, &mut story, course, stop).await;
+    let shown = show(&mut terminal, &mut story, api, course, stop).await;
     ratatui::restore();
     shown
 }
@@ -40,6 +40,7 @@ pub(super) async fn draw(mut story: Story, course: Course, stop: &CancellationTo
 async fn show(
     terminal: &mut DefaultTerminal,
     story: &mut Story,
+    api: &str,
     course: Course,
     stop: &CancellationToken,
 ) -> io::Result<()> {
@@ -57,7 +58,7 @@ async fn show(
                     change_at = None;
                     change(story);
                 }
-                terminal.draw(|frame| render(frame, story, &lines)).map(drop)?;
+                terminal.draw(|frame| render(frame, story, api, &lines)).map(drop)?;
             }
             Some(key) = keys.recv() => match key {
                 KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
@@ -115,7 +116,7 @@ fn keys(stop: CancellationToken) -> io::Result<mpsc::Receiver<KeyCode>> {
     Ok(receiver)
 }
 
-fn render(frame: &mut Frame<'_>, story: &Story, lines: &VecDeque<Line>) {
+fn render(frame: &mut Frame<'_>, story: &Story, api: &str, lines: &VecDeque<Line>) {
     let [head, table, log, foot] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Min(6),
@@ -130,12 +131,12 @@ fn render(frame: &mut Frame<'_>, story: &Story, lines: &VecDeque<Line>) {
         story.begun.elapsed().as_secs_f64()
     );
     frame.render_widget(Paragraph::new(title).style(Style::new().add_modifier(Modifier::REVERSED)), head);
-    frame.render_widget(resources(story), table);
+    frame.render_widget(resources(story, api), table);
     frame.render_widget(happenings(lines, log.height), log);
     frame.render_widget(Paragraph::new(" c change a spec   n new cluster   d delete one   q quit"), foot);
 }
 
-fn resources(story: &Story) -> Table<'_> {
+fn resources<'s>(story: &'s Story, api: &str) -> Table<'s> {
     let header = TableRow::new(["RESOURCE", "GEN", "STATE", "VALIDATION", "DNS", "EVENTS"])
         .style(Style::new().add_modifier(Modifier::BOLD));
     let rows = story.rows.iter().map(|((plural, _), row)| {
@@ -155,7 +156,7 @@ fn resources(story: &Story) -> Table<'_> {
         ])
     });
     let widths = [22, 5, 10, 12, 10, 8].map(Constraint::Length);
-    Table::new(rows, widths).header(header).block(Block::bordered().title(" fleet "))
+    Table::new(rows, widths).header(header).block(Block::bordered().title(format!(" fleet at {api} ")))
 }
 
 fn adapter(row: &Row, name: &str) -> Cell<'static> {
@@ -183,4 +184,25 @@ fn happenings(lines: &VecDeque<Line>, height: u16) -> Paragraph<'_> {
         ])
     });
     Paragraph::new(text.collect::<Vec<_>>()).block(Block::bordered().title(" what happens "))
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use tokio::sync::mpsc;
+    use watchfire_simulator::{Dialect, Simulator};
+
+    use super::*;
+
+    #[test]
+    fn the_view_says_where_the_fleet_is() {
+        let fleet = Simulator::new(Dialect::Hyperfleet);
+        let (changes, (_sender, published)) = (fleet.changes(), mpsc::channel(1));
+        let story = Story::new(fleet, changes, published);
+        let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+        terminal.draw(|frame| render(frame, &story, "http://127.0.0.1:4567", &VecDeque::new())).unwrap();
+        let drawn = terminal.backend().to_string();
+        assert!(drawn.contains(" fleet at http://127.0.0.1:4567 "), "{drawn}");
+    }
 }

@@ -106,7 +106,15 @@ impl Terminal {
 #[tokio::test]
 async fn the_view_draws_the_loop_takes_keys_and_restores_the_terminal() {
     let mut terminal = Terminal::start(&["demo"]);
-    for part in ["watchfire demo", "RESOURCE", "cluster/alpha", "what happens", "c change a spec", "READY"] {
+    for part in [
+        "watchfire demo",
+        "fleet at http://127.0.0.1:",
+        "RESOURCE",
+        "cluster/alpha",
+        "what happens",
+        "c change a spec",
+        "READY",
+    ] {
         terminal.shows(part).await;
     }
     assert!(terminal.is_raw() && terminal.screen.lock().unwrap().0.screen().alternate_screen());
