@@ -8,6 +8,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::ConfigError;
+
 /// The variables of a process, or of a test.
 ///
 /// An empty variable counts as absent: that is how a chart with an unset value renders. `Debug` shows names only.
@@ -47,21 +49,22 @@ impl Env {
         self.garbled.iter().map(String::as_str)
     }
 
-    /// Reads a mounted ConfigMap: each file of the directory is a variable, its content the value.
-    pub fn from_directory(path: impl AsRef<Path>) -> io::Result<Self> {
+    /// Reads a mounted ConfigMap: each file of the directory is a variable, its content the value. Those that are not
+    /// `wanted` are not opened. Fails with the name of what cannot be read.
+    pub fn from_directory(path: impl AsRef<Path>, wanted: impl Fn(&str) -> bool) -> Result<Self, ConfigError> {
+        let path = path.as_ref();
+        let failed = |path: &Path, source| ConfigError::Read { file: path.display().to_string(), source };
+        let entries = fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        let mut files: Vec<_> = entries.map_err(|e| failed(path, e))?.iter().map(fs::DirEntry::path).collect();
+        files.sort();
         let mut variables = BTreeMap::new();
-        for entry in fs::read_dir(path)? {
-            let entry = entry?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            // Names that begin with a dot are Kubernetes' own (`..data`). Metadata follows the links it makes.
-            let metadata = fs::metadata(entry.path())?;
-            if name.starts_with('.') || !metadata.is_file() {
-                continue;
+        for file in files {
+            let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            // Names that begin with a dot are Kubernetes' own (`..data`).
+            if !name.starts_with('.') && wanted(&name) {
+                let value = read_value(&file).map_err(|e| failed(&file, e))?;
+                variables.extend(value.map(|value| (name, value)));
             }
-            if metadata.len() > MAX_VALUE_BYTES {
-                return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("{name} is larger than 1 MiB")));
-            }
-            variables.insert(name, fs::read_to_string(entry.path())?.trim_end_matches(['\r', '\n']).to_owned());
         }
         Ok(variables.into_iter().collect())
     }
@@ -84,6 +87,19 @@ impl Env {
     pub fn names<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> {
         self.variables.keys().map(String::as_str).filter(move |name| name.starts_with(prefix))
     }
+}
+
+/// What a mounted key holds, without the line break at its end; nothing if it is no file.
+fn read_value(file: &Path) -> io::Result<Option<String>> {
+    // Follows the links that Kubernetes makes.
+    let metadata = fs::metadata(file)?;
+    if !metadata.is_file() {
+        return Ok(None);
+    }
+    if metadata.len() > MAX_VALUE_BYTES {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 1 MiB"));
+    }
+    Ok(Some(fs::read_to_string(file)?.trim_end_matches(['\r', '\n']).to_owned()))
 }
 
 impl<K: Into<String>, V: Into<String>> FromIterator<(K, V)> for Env {

@@ -479,10 +479,19 @@ fn a_mounted_config_map_is_an_environment() {
     std::fs::write(dir.path().join("..2026/BROKER_TYPE"), "rabbitmq\n").unwrap();
     std::os::unix::fs::symlink("..2026", dir.path().join("..data")).unwrap();
     std::os::unix::fs::symlink("..data/BROKER_TYPE", dir.path().join("BROKER_TYPE")).unwrap();
-    let env = Env::from_directory(dir.path()).unwrap();
+    let env = Env::from_directory(dir.path(), |_| true).unwrap();
     assert_eq!(env.get("BROKER_TYPE"), Some("rabbitmq"));
     assert_eq!(env.names("").count(), 1);
-    assert!(Env::from_directory(dir.path().join("none")).is_err());
+    let refused =
+        |path: &std::path::Path| crate::chain(&Env::from_directory(path, |name| name != "keystore").unwrap_err());
+    assert!(refused(&dir.path().join("none")).starts_with("read configuration file "));
+    // What nobody asks for may be anything.
+    std::fs::write(dir.path().join("keystore"), b"\xff").unwrap();
+    std::fs::write(dir.path().join("BROKER_HOST"), b"caf\xe9").unwrap();
+    let said = refused(dir.path());
+    assert!(said.contains(&format!("{}: ", dir.path().join("BROKER_HOST").display())), "{said}");
+    std::fs::remove_file(dir.path().join("BROKER_HOST")).unwrap();
+    assert_eq!(Env::from_directory(dir.path(), |name| name != "keystore").unwrap().names("").count(), 1);
 }
 
 #[test]

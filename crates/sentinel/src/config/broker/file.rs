@@ -175,8 +175,7 @@ impl Shape {
 /// Reads the settings at `path`: a folder with one file for each, or a file with all of them.
 pub fn read(path: &Path, problems: &mut Problems) -> Result<Settings, ConfigError> {
     if path.is_dir() {
-        let all = Env::from_directory(path)
-            .map_err(|source| ConfigError::Read { file: path.display().to_string(), source })?;
+        let all = Env::from_directory(path, |name| is_ours(name) || name == BROKER_YAML)?;
         let within = |name: &str| {
             let file = path.join(name).display().to_string();
             Origin::Beside { file, key: String::new(), place: None }
