@@ -63,7 +63,10 @@ struct Places {
 impl Source {
     /// Finds the place of every key; fails on what is no YAML, on duplicates and beyond the limits.
     pub(super) fn parse(file: &str, text: &str) -> Result<Self, serde_saphyr::Error> {
-        let root: Node = serde_saphyr::from_str_with_options(text, options())?;
+        let mut options = options();
+        // A key is its text, also where YAML takes that for nothing.
+        options.null_as_string = true;
+        let root: Node = serde_saphyr::from_str_with_options(text, options)?;
         let mut places = HashMap::new();
         root.collect("", &mut places);
         Ok(Self { file: file.to_owned(), places })
@@ -342,11 +345,12 @@ fn place(location: &serde_saphyr::Location) -> Place {
     Place { line: location.line(), column: location.column() }
 }
 
+/// A key as it is written: what reads the file asks for texts, and `y`, `on` and `0x10` are no others as keys.
 struct Key(String);
 
 macro_rules! visit_scalars {
-    ($make:expr, $($method:ident: $type:ty),+) => {
-        $(fn $method<E: de::Error>(self, value: $type) -> Result<Self::Value, E> { Ok($make(value.to_string())) })+
+    ($($method:ident: $type:ty),+) => {
+        $(fn $method<E: de::Error>(self, _: $type) -> Result<Self::Value, E> { Ok(Node::Scalar) })+
     };
 }
 
@@ -360,14 +364,11 @@ impl<'de> Deserialize<'de> for Key {
                 f.write_str("a key that is a plain value")
             }
 
-            visit_scalars!(Key, visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_i128: i128, visit_u128: u128,
-                visit_f64: f64, visit_str: &str);
-
-            fn visit_unit<E: de::Error>(self) -> Result<Key, E> {
-                Ok(Key("null".to_owned()))
+            fn visit_str<E: de::Error>(self, key: &str) -> Result<Key, E> {
+                Ok(Key(key.to_owned()))
             }
         }
-        deserializer.deserialize_any(Visitor)
+        deserializer.deserialize_string(Visitor)
     }
 }
 
@@ -381,8 +382,8 @@ impl<'de> Deserialize<'de> for Node {
                 f.write_str("a value")
             }
 
-            visit_scalars!(|_| Node::Scalar, visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_i128: i128,
-                visit_u128: u128, visit_f64: f64, visit_str: &str);
+            visit_scalars!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_i128: i128, visit_u128: u128,
+                visit_f64: f64, visit_str: &str);
 
             fn visit_bytes<E: de::Error>(self, _: &[u8]) -> Result<Node, E> {
                 Ok(Node::Scalar)

@@ -440,6 +440,22 @@ fn a_file_that_cannot_be_read_is_named() {
 }
 
 #[test]
+fn a_key_that_yaml_would_take_for_something_else_has_its_own_place() {
+    let text = |key: &str| format!("poll_interval: 5s\nmessage_data:\n  a: 1\n  {key}: 2\n");
+    for key in ["y", "n", "yes", "no", "on", "off", "true", "0x10", "1e3"] {
+        let document = parse(&text(key)).unwrap();
+        assert_eq!(document.value.message_data.as_ref().unwrap()[key], 2, "{key}");
+        let mut problems = document.problems();
+        problems.push(format!("message_data.{key}"), "wrong");
+        let said = problems.finish().unwrap_err().to_string();
+        assert_eq!(said, format!("s.yaml:4:3: message_data.{key}: wrong"));
+    }
+    for key in ["null", "~"] {
+        assert!(refusal(&text(key)).starts_with("s.yaml:4:3: "), "{}", refusal(&text(key)));
+    }
+}
+
+#[test]
 fn no_text_makes_the_reader_panic() {
     use proptest::prelude::*;
     proptest!(|(text in "[a-c:\\[\\]{}&*#!|>\"'%@\\- \n\t,?~0-9é]{0,60}")| {
