@@ -26,6 +26,7 @@ mod finite;
 mod form;
 pub mod hyperfleet;
 mod migrate;
+mod numbers;
 pub mod raw;
 mod rules;
 mod selector;

@@ -95,7 +95,7 @@ fn block_text(line: &str) -> Option<usize> {
 }
 
 /// The comment at the end of a line: behind a blank and outside of quotes.
-fn beside(line: &str) -> Option<&str> {
+pub(super) fn beside(line: &str) -> Option<&str> {
     let mut quote = None;
     let mut before = ' ';
     for (at, c) in line.char_indices() {

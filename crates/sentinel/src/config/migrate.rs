@@ -9,7 +9,10 @@ use watchfire_runtime::redact::to_yaml;
 use super::comments::Comments;
 use super::raw::RawPolicy;
 use super::setting::{Overrides, RawProcess, SETTINGS};
-use super::{Form, RawHyperFleet, parse};
+use super::{Form, RawHyperFleet, numbers, parse};
+
+/// What a file that is not there yet is called.
+const NEW: &str = "the new file";
 
 /// A file in its new form.
 #[derive(Debug)]
@@ -70,8 +73,16 @@ fn rewrite(text: &Text, to: Option<Form>) -> Result<Migrated, ConfigError> {
     };
     // Values that were read from YAML can be written as YAML.
     let written = written.unwrap_or_default();
-    let comments = Comments::read(text.as_str(), &lines(text)?);
-    let keys = lines(&Text::new("the new file", &written))?;
+    let (old_keys, keys) = (lines(text)?, lines(&Text::new(NEW, &written))?);
+    let (spelt, spelling) = numbers::keep((text.as_str(), &old_keys), (written.as_str(), &keys));
+    // What was spelt otherwise may have been something else, with a tag for one.
+    let written = if meaning(&spelt) == meaning(&written) {
+        notes.extend(spelling);
+        spelt
+    } else {
+        written
+    };
+    let comments = Comments::read(text.as_str(), &old_keys);
     let (text, lost) = comments.write(&written, &keys, |key| to.key(&form.flat_key(key)));
     notes.extend(lost.iter().map(|key| format!("the comment of {key} has no key to stand at, and is left out")));
     Ok(Migrated { text, notes })
@@ -104,6 +115,11 @@ fn has_expressions(data: &Value) -> bool {
         Value::Object(map) => map.values().any(has_expressions),
         Value::Null | Value::Bool(_) | Value::Number(_) => false,
     }
+}
+
+/// What a text says that is written here.
+fn meaning(text: &str) -> Option<Value> {
+    Text::new(NEW, text).parse().ok().map(|document| document.value)
 }
 
 fn lines(text: &Text) -> Result<BTreeMap<u64, String>, ConfigError> {

@@ -359,3 +359,18 @@ fn a_file_goes_to_the_other_form_and_back_with_its_comments() {
             .contains("typo")
     );
 }
+
+#[test]
+fn numbers_of_the_payload_are_migrated_as_they_are_written() {
+    let api = "resource_type: clusters\nhyperfleet_api:\n  endpoint: http://api:8000\n";
+    let text = format!("{api}message_data:\n  id: .id\n  version: 1.10 # of the contract\n  mask: 0x10\n  most: 1e3\n");
+    let migrated = migrate(&Text::new("a.yaml", text), None, &Env::default()).unwrap();
+    for line in ["  version: 1.10 # of the contract\n", "  mask: 0x10\n", "  most: 1e3\n"] {
+        assert!(migrated.text.contains(line), "{}", migrated.text);
+    }
+    assert!(!migrated.notes.iter().any(|note| note.contains("spelt")), "{:?}", migrated.notes);
+    let flow = format!("{api}message_data: {{id: .id, mask: 0x10, version: 1.5}}\n");
+    let migrated = migrate(&Text::new("a.yaml", flow), None, &Env::default()).unwrap();
+    let spelt: Vec<_> = migrated.notes.iter().filter(|note| note.contains("spelt")).collect();
+    assert_eq!(spelt, ["message_data.mask is written as 16: the same number, spelt otherwise"]);
+}
