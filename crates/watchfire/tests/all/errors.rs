@@ -1,6 +1,8 @@
 //! `docs/errors.md` has a heading for every error that an operator can meet, and every hint, word by word.
 
-use crate::support::read;
+use std::path::{Path, PathBuf};
+
+use crate::support::{read, root};
 
 /// Where errors are declared, and the section of the document that is about them.
 const SOURCES: [(&str, &str); 14] = [
@@ -119,6 +121,59 @@ fn every_hint_is_in_the_document() {
         }
     }
     assert!(count > 35, "{count} hints found: is the search still right?");
+}
+
+/// What each call is given, up to the bracket that closes it.
+fn calls<'a>(code: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
+    code.split(name).skip(1).map(|rest| {
+        let (mut depth, mut quoted, mut escaped) = (1, false, false);
+        let end = rest.find(|c| {
+            match c {
+                _ if escaped => escaped = false,
+                '\\' if quoted => escaped = true,
+                '"' => quoted = !quoted,
+                '(' if !quoted => depth += 1,
+                ')' if !quoted => depth -= 1,
+                _ => {}
+            }
+            depth == 0
+        });
+        &rest[..end.unwrap_or(rest.len())]
+    })
+}
+
+/// Every Rust file below a folder, but for those of tests.
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|it| it == "rs") && !path.ends_with("tests.rs") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn every_warning_of_the_log_is_in_the_document() {
+    let document = squeezed(&read("docs/errors.md"));
+    let mut files = Vec::new();
+    for name in ["delivery", "runtime", "sentinel", "watchfire"] {
+        sources(&root().join("crates").join(name).join("src"), &mut files);
+    }
+    let mut count = 0;
+    for file in files {
+        let code = std::fs::read_to_string(&file).expect("a source");
+        let (code, _) = code.split_once("#[cfg(test)]\nmod tests {").unwrap_or((&code, ""));
+        // The message is what stands last.
+        for message in
+            ["warn!(", "error!("].iter().flat_map(|name| calls(code, name)).filter_map(|it| literals(it).pop())
+        {
+            assert!(document.contains(&squeezed(&message)), "docs/errors.md lacks, of {}: {message}", file.display());
+            count += 1;
+        }
+    }
+    assert!(count > 35, "{count} messages found: is the search still right?");
 }
 
 #[test]
