@@ -1,14 +1,18 @@
-//! The dashboard and the alerts ask for what the sentinel serves, and every alert leads to what to do.
+//! The dashboard and the alerts ask for what the sentinel serves, and every alert leads to what to do. What is deployed
+//! is a configuration that is right, at the ports and paths that are served.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
+use watchfire_simulator::{Dialect, Simulator};
+use watchfire_testkit::Receiver;
 
 use crate::documents::has_heading;
-use crate::support::{read, root};
+use crate::support::{Api, Setup, get, read, root, run, text};
 
 const DASHBOARD: &str = "deploy/dashboards/sentinel.json";
 const ALERTS: &str = "deploy/alerts/sentinel.yaml";
+const KUBERNETES: &str = "deploy/kubernetes/sentinel.yaml";
 
 /// How our metrics begin; whatever else stands in an expression is of the query language or of Prometheus itself.
 const PREFIXES: [&str; 5] = ["hyperfleet_", "outbox_", "process_", "store_", "watchfire_"];
@@ -154,4 +158,78 @@ fn every_alert_asks_for_what_is_served_is_tested_and_leads_to_what_to_do() {
     let documented: BTreeSet<_> =
         guide.lines().filter_map(|line| line.strip_prefix("#### ")).map(str::to_owned).collect();
     assert_eq!(documented, names, "the guide has a heading for each alert, and for no other");
+}
+
+/// The object of this kind in the installation.
+fn object(kind: &str) -> Value {
+    let file = read(KUBERNETES);
+    let mut objects = file.split("\n---\n").map(|text| serde_saphyr::from_str::<Value>(text).expect("YAML"));
+    objects.find(|object| object["kind"] == kind).unwrap_or_else(|| panic!("no {kind}"))
+}
+
+/// What the help says is the default of a flag.
+async fn default_of(flag: &str) -> String {
+    let help = text(&run(&["serve", "--help"], &[]).await.stdout);
+    let (_, about) = help.split_once(flag).expect("the flag");
+    about.split_once("[default: ").expect("a default").1.split_once(']').expect("an end").0.to_owned()
+}
+
+#[tokio::test]
+async fn the_configuration_that_is_deployed_is_valid() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::write(path("..token"), "a-token").unwrap();
+    for (name, value) in object("ConfigMap")["data"].as_object().expect("data") {
+        let value = value.as_str().expect("text").replace("/run/secrets/hyperfleet/token", &path("..token"));
+        std::fs::write(path(name), value).unwrap();
+    }
+    let broker = folder.path().display().to_string();
+    let output = run(&["config", "check", "--config", &path("config.yaml"), "--broker-config", &broker], &[]).await;
+    assert_eq!(text(&output.stdout), "the configuration is valid\n", "no warnings; {}", text(&output.stderr));
+    let shown = run(&["config", "show", "--config", &path("config.yaml"), "--broker-config", &broker], &[]).await;
+    assert!(text(&shown.stdout).contains("BROKER_HTTP_STORE: /var/lib/sentinel/broker.db"), "{}", text(&shown.stdout));
+}
+
+#[tokio::test]
+async fn what_is_deployed_is_asked_where_it_answers_and_has_what_it_needs() {
+    let pod = object("Deployment")["spec"]["template"]["spec"].clone();
+    let container = &pod["containers"][0];
+    let ports = container["ports"].as_array().expect("ports");
+    let port = |name: &str| ports.iter().find(|port| port["name"] == name).expect(name)["containerPort"].to_string();
+    assert_eq!(format!(":{}", port("health")), default_of("--health-bind-address").await);
+    assert_eq!(format!(":{}", port("metrics")), default_of("--metrics-bind-address").await);
+    for served in object("Service")["spec"]["ports"].as_array().expect("ports") {
+        assert_eq!(served["port"].to_string(), port(served["targetPort"].as_str().expect("a name")));
+    }
+    let (api, receiver) = (Api::serve(Simulator::new(Dialect::Hyperfleet)).await, Receiver::start().await);
+    let sentinel = Setup::new(&api.url, "", receiver.url()).start().await;
+    sentinel.readiness(200).await;
+    for (probe, wanted) in [("livenessProbe", "/healthz"), ("startupProbe", "/healthz"), ("readinessProbe", "/readyz")]
+    {
+        let asked = &container[probe]["httpGet"];
+        assert_eq!((asked["path"].as_str(), asked["port"].as_str()), (Some(wanted), Some("health")), "{probe}");
+        let (status, said) = get(&format!("{}{wanted}", sentinel.health)).await;
+        assert_eq!(status, 200, "{said}");
+    }
+    sentinel.stop().await;
+
+    let grace: u64 = default_of("--grace-period").await.trim_end_matches('s').parse().expect("seconds");
+    assert!(pod["terminationGracePeriodSeconds"].as_u64().expect("seconds") > grace);
+    assert!(read("deploy/Dockerfile").contains(&format!("USER {0}:{0}\n", pod["securityContext"]["runAsUser"])));
+    let (mounts, volumes) = (container["volumeMounts"].as_array().unwrap(), pod["volumes"].as_array().unwrap());
+    let mounted = |path: &str| {
+        let mount = mounts.iter().find(|it| path.starts_with(it["mountPath"].as_str().unwrap()));
+        let mount = mount.unwrap_or_else(|| panic!("nothing is mounted for {path}"));
+        volumes.iter().find(|volume| volume["name"] == mount["name"]).unwrap_or_else(|| panic!("no volume for {path}"));
+        mount["readOnly"] != true
+    };
+    assert!(mounted("/var/lib/sentinel/broker.db"), "the store is written");
+    assert!(!mounted("/etc/hyperfleet/config.yaml") && !mounted("/run/secrets/hyperfleet/token"));
+    let args: Vec<_> = container["args"].as_array().unwrap().iter().map(|arg| arg.as_str().unwrap()).collect();
+    assert_eq!(args, ["serve", "--config=/etc/hyperfleet/config.yaml", "--broker-config=/etc/hyperfleet"]);
+    let deployment = object("Deployment");
+    assert_eq!(
+        (&deployment["spec"]["replicas"], &deployment["spec"]["strategy"]["type"]),
+        (&1.into(), &"Recreate".into())
+    );
 }
