@@ -208,6 +208,13 @@ impl Cluster {
         self.client.clone()
     }
 
+    /// Where the API server listens; for a proxy in front of it.
+    pub fn address(&self) -> SocketAddr {
+        let cluster = self.kubeconfig.clusters.iter().find_map(|cluster| cluster.cluster.as_ref());
+        let server = cluster.and_then(|cluster| cluster.server.as_deref()?.strip_prefix("https://"));
+        server.and_then(|server| server.parse().ok()).expect("the API server has an address on this machine")
+    }
+
     /// A namespace of this test's own, deleted on drop.
     pub async fn namespace(&self) -> Namespace {
         let name = unique("test");

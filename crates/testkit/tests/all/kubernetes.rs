@@ -85,12 +85,14 @@ async fn a_control_plane_of_a_tests_own_is_stopped_cut_off_and_audited() {
     own.restart(Component::ApiServer).await;
     eventually(DEADLINE, "it is served again", async || maps.get("first").await.ok()).await;
 
-    // A watch that has ended is one request.
+    // A watch that has ended is one request: what was asked after it is audited after both of its entries.
     let briefly = WatchParams::default().timeout(1);
     let heard: Vec<_> = maps.watch(&briefly, "0").await.unwrap().try_collect().await.unwrap();
     assert!(!heard.is_empty());
     let watches = || own.asked(&account.user).into_iter().filter(|asked| asked.verb == "watch").count();
-    eventually(DEADLINE, "the watch is audited", async || (watches() > 0).then_some(())).await;
+    maps.get("first").await.unwrap();
+    let asked_after = || own.asked(&account.user).last().is_some_and(|asked| asked.verb == "get");
+    eventually(DEADLINE, "what came after the watch is audited", async || asked_after().then_some(())).await;
     assert_eq!(watches(), 1);
 
     maps.create(&PostParams::default(), &config_map("second")).await.unwrap();
