@@ -123,6 +123,14 @@ impl Health {
         self.state().services.insert(name, description.into());
     }
 
+    /// Takes back all that was added for this one of several services: it runs no more.
+    pub fn forget(&self) {
+        let mut state = self.state();
+        state.beats.retain(|name, _| !name.starts_with(&self.prefix));
+        state.dependencies.retain(|name, _| !name.starts_with(&self.prefix));
+        state.services.retain(|name, _| !name.starts_with(&self.prefix));
+    }
+
     /// Makes readiness red for good: the process is stopping.
     pub fn draining(&self) {
         self.state().draining = true;
@@ -235,8 +243,19 @@ impl Dependency {
         self.set(Condition::Down(reason.into()));
     }
 
+    /// Why it does not answer, if that is what was said last.
+    pub fn trouble(&self) -> Option<String> {
+        match self.health.state().dependencies.get(&self.name) {
+            Some(Condition::Down(reason)) => Some(reason.clone()),
+            Some(Condition::Unchecked | Condition::Up) | None => None,
+        }
+    }
+
     fn set(&self, condition: Condition) {
-        self.health.state().dependencies.insert(self.name.clone(), condition);
+        // Not one that was taken back, as its service ended.
+        if let Some(known) = self.health.state().dependencies.get_mut(&self.name) {
+            *known = condition;
+        }
     }
 }
 
@@ -317,6 +336,20 @@ mod tests {
         assert!(health.liveness().checks.is_empty());
         west.service("sentinel", "clusters");
         assert_eq!(health.services().keys().collect::<Vec<_>>(), ["us-west.sentinel"]);
+    }
+
+    #[test]
+    fn of_a_service_that_runs_no_more_nothing_is_checked() {
+        let health = Health::new();
+        let (east, west) = (health.of("us-east"), health.of("us-west"));
+        let (gone, stays) = (east.dependency("broker"), west.dependency("broker"));
+        stays.up();
+        east.service("sentinel", "clusters");
+        east.forget();
+        gone.down("refused");
+        assert_eq!(health.readiness().checks.keys().collect::<Vec<_>>(), ["us-west.broker"]);
+        assert_eq!(health.readiness().status, Status::Ok);
+        assert!(health.services().is_empty());
     }
 
     #[test]

@@ -44,6 +44,7 @@ pub mod error;
 pub mod file;
 pub mod health;
 pub mod http;
+pub mod lease;
 pub mod metrics;
 pub mod printable;
 pub mod redact;

@@ -1,0 +1,292 @@
+//! One of several replicas leads: elected by a Lease, kept as the controllers of Kubernetes keep theirs.
+//!
+//! The leader renews the lease; whoever sees it unchanged for its whole duration, by its own clock, takes it over. No time
+//! that another machine wrote is compared with ours. A leader trusts its own renewal for less long than the others do, so
+//! that one that was cut off or stopped knows that it leads no more before anybody else begins.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::{Api, ObjectMeta, PostParams};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::{chain, clock};
+
+/// How long a lease lasts, and how it is kept.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    /// Others wait for so long after the last renewal that they saw.
+    pub duration: Duration,
+    /// The leader leads for so long after a renewal; shorter than `duration`.
+    pub renew_deadline: Duration,
+    /// Between two attempts; shorter than `renew_deadline`.
+    pub retry_period: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        let (duration, renew_deadline, retry_period) =
+            (Duration::from_secs(15), Duration::from_secs(10), Duration::from_secs(2));
+        Self { duration, renew_deadline, retry_period }
+    }
+}
+
+/// Whether this replica leads.
+#[derive(Debug, Clone)]
+pub struct Leadership(watch::Receiver<Option<Instant>>);
+
+impl Leadership {
+    /// Leads for ever: there is one replica.
+    pub fn alone() -> Self {
+        // Thirty years are for ever, and no overflow.
+        let (_, receiver) = watch::channel(Some(Instant::now() + Duration::from_hours(30 * 365 * 24)));
+        Self(receiver)
+    }
+
+    /// Whether it leads now; true for no longer than the last renewal counts, also in a process that was stopped meanwhile.
+    pub fn holds(&self) -> bool {
+        self.0.borrow().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Waits until it leads.
+    pub async fn won(&mut self) {
+        let ended = self.0.wait_for(|until| until.is_some_and(|until| Instant::now() < until)).await.is_err();
+        if ended {
+            // Whoever elects has ended: nobody will say that we lead.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Waits until it is no more as it was found to be, `leads` or not; at once, where that is over already.
+    pub async fn changed(&mut self, leads: bool) {
+        if leads { self.lost().await } else { self.won().await }
+    }
+
+    /// Waits until it leads no more.
+    pub async fn lost(&mut self) {
+        loop {
+            let until = *self.0.borrow_and_update();
+            let Some(until) = until else { return };
+            if Instant::now() >= until {
+                return;
+            }
+            tokio::select! {
+                changed = self.0.changed() => if changed.is_err() {
+                    tokio::time::sleep_until(until).await;
+                    return;
+                },
+                () = tokio::time::sleep_until(until) => {}
+            }
+        }
+    }
+}
+
+/// Takes part in an election.
+pub struct Election {
+    leases: Api<Lease>,
+    name: String,
+    identity: String,
+    timing: Timing,
+    seen: Option<Seen>,
+    until: watch::Sender<Option<Instant>>,
+}
+
+/// The lease of another, as it was when it last changed.
+struct Seen {
+    version: Option<String>,
+    since: Instant,
+}
+
+/// What an attempt came to.
+enum Turn {
+    Ours,
+    Theirs(String),
+}
+
+impl Election {
+    /// Prepares to take part, under a name that no other replica has.
+    pub fn new(leases: Api<Lease>, name: String, identity: String, timing: Timing) -> (Self, Leadership) {
+        let (until, receiver) = watch::channel(None);
+        (Self { leases, name, identity, timing, seen: None, until }, Leadership(receiver))
+    }
+
+    /// Takes part until told to stop; the lease is given back then, so that another one need not wait for its end.
+    pub async fn run(mut self, token: CancellationToken) -> Result<(), std::convert::Infallible> {
+        let (mut leader, mut failing) = (None, false);
+        while !token.is_cancelled() {
+            let begun = Instant::now();
+            // One that hangs is no renewal: it may have been made by then, and counts from before it.
+            match timeout(self.timing.renew_deadline, self.attempt()).await {
+                Ok(Ok(turn)) => {
+                    failing = false;
+                    self.tell(&mut leader, turn, begun);
+                }
+                Ok(Err(error)) => self.tell_failure(&mut failing, &chain(&error)),
+                Err(_) => self.tell_failure(&mut failing, "no answer in time"),
+            }
+            if leader.as_ref() == Some(&self.identity) && !self.leads() {
+                warn!(
+                    lease = self.name,
+                    identity = self.identity,
+                    "leads no more: the lease could not be renewed in time"
+                );
+                leader = None;
+            }
+            if token.run_until_cancelled(sleep(self.timing.retry_period)).await.is_none() {
+                break;
+            }
+        }
+        self.release().await;
+        Ok(())
+    }
+
+    fn leads(&self) -> bool {
+        self.until.borrow().is_some_and(|until| Instant::now() < until)
+    }
+
+    fn tell(&self, leader: &mut Option<String>, turn: Turn, begun: Instant) {
+        let (holder, until) = match turn {
+            Turn::Ours => (self.identity.clone(), Some(begun + self.timing.renew_deadline)),
+            Turn::Theirs(holder) => (holder, None),
+        };
+        self.until.send_replace(until);
+        if leader.as_ref() != Some(&holder) {
+            info!(
+                lease = self.name,
+                identity = self.identity,
+                leader = holder,
+                leads = until.is_some(),
+                "leader elected"
+            );
+            *leader = Some(holder);
+        }
+    }
+
+    /// What was won before goes on until its deadline.
+    fn tell_failure(&self, failing: &mut bool, error: &str) {
+        if !std::mem::replace(failing, true) {
+            warn!(
+                lease = self.name,
+                error, "cannot read or renew the lease, trying again; no other replica may lead either"
+            );
+        }
+    }
+
+    async fn attempt(&mut self) -> Result<Turn, kube::Error> {
+        let now = clock::now();
+        let Some(mut lease) = self.leases.get_opt(&self.name).await? else {
+            let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
+            let lease = Lease { metadata, spec: Some(self.taken(now, 0)) };
+            return Self::turn(self.leases.create(&PostParams::default(), &lease).await);
+        };
+        let spec = lease.spec.take().unwrap_or_default();
+        let holder = spec.holder_identity.clone().unwrap_or_default();
+        if holder == self.identity {
+            lease.spec = Some(LeaseSpec { renew_time: Some(MicroTime(now)), ..spec });
+        } else if holder.is_empty() || self.has_run_out(&lease.metadata, &spec) {
+            lease.spec = Some(self.taken(now, spec.lease_transitions.unwrap_or_default().saturating_add(1)));
+        } else {
+            return Ok(Turn::Theirs(holder));
+        }
+        // With the version that was read: of two that try, one is refused.
+        Self::turn(self.leases.replace(&self.name, &PostParams::default(), &lease).await)
+    }
+
+    fn turn(written: Result<Lease, kube::Error>) -> Result<Turn, kube::Error> {
+        match written {
+            Ok(_) => Ok(Turn::Ours),
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(Turn::Theirs("another replica".to_owned())),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn taken(&self, now: Timestamp, transitions: i32) -> LeaseSpec {
+        LeaseSpec {
+            holder_identity: Some(self.identity.clone()),
+            lease_duration_seconds: Some(i32::try_from(self.timing.duration.as_secs().max(1)).unwrap_or(i32::MAX)),
+            acquire_time: Some(MicroTime(now)),
+            renew_time: Some(MicroTime(now)),
+            lease_transitions: Some(transitions),
+            ..LeaseSpec::default()
+        }
+    }
+
+    /// Whether another's lease was seen unchanged for its whole duration.
+    fn has_run_out(&mut self, metadata: &ObjectMeta, spec: &LeaseSpec) -> bool {
+        let now = Instant::now();
+        let seen = self.seen.take().filter(|seen| seen.version == metadata.resource_version);
+        let since = seen.map_or(now, |seen| seen.since);
+        self.seen = Some(Seen { version: metadata.resource_version.clone(), since });
+        let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default();
+        now.duration_since(since) >= Duration::from_secs(seconds)
+    }
+
+    /// Gives back what we hold; one that cannot runs out by itself.
+    async fn release(&self) {
+        let held = self.until.send_replace(None).is_some();
+        if !held {
+            return;
+        }
+        let released = async {
+            let Some(mut lease) = self.leases.get_opt(&self.name).await? else { return Ok(()) };
+            let ours = lease.spec.as_mut().filter(|spec| spec.holder_identity.as_ref() == Some(&self.identity));
+            if let Some(spec) = ours {
+                spec.holder_identity = Some(String::new());
+                spec.renew_time = Some(MicroTime(clock::now()));
+                self.leases.replace(&self.name, &PostParams::default(), &lease).await?;
+            }
+            Ok::<_, kube::Error>(())
+        };
+        let why = match timeout(self.timing.retry_period, released).await {
+            Ok(Ok(())) => return info!(lease = self.name, "lease given back"),
+            Ok(Err(error)) => chain(&error),
+            Err(_) => "no answer in time".to_owned(),
+        };
+        warn!(lease = self.name, error = why, "cannot give the lease back, it runs out by itself");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_leads_for_as_long_as_its_renewal_counts_and_not_a_moment_longer() {
+        let (sender, receiver) = watch::channel(None);
+        let mut leadership = Leadership(receiver);
+        assert!(!leadership.holds());
+        sender.send_replace(Some(Instant::now() + Duration::from_secs(10)));
+        leadership.changed(false).await;
+        assert!(leadership.holds());
+        advance(Duration::from_secs(9)).await;
+        sender.send_replace(Some(Instant::now() + Duration::from_secs(10)));
+        advance(Duration::from_secs(9)).await;
+        assert!(leadership.holds(), "renewed");
+        // As in a process that was stopped: nobody has said anything meanwhile.
+        advance(Duration::from_secs(1)).await;
+        assert!(!leadership.holds());
+        sender.send_replace(Some(Instant::now() + Duration::from_secs(10)));
+        leadership.won().await;
+        sender.send_replace(None);
+        leadership.changed(true).await;
+        assert!(!leadership.holds(), "given back");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_only_replica_leads_for_ever_and_one_whose_election_ended_never_again() {
+        let mut alone = Leadership::alone();
+        alone.won().await;
+        assert!(tokio::time::timeout(Duration::from_hours(24 * 365), alone.lost()).await.is_err());
+        let (sender, receiver) = watch::channel(None);
+        drop(sender);
+        let mut orphan = Leadership(receiver);
+        assert!(tokio::time::timeout(Duration::from_hours(24), orphan.won()).await.is_err());
+    }
+}
