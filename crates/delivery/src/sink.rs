@@ -108,6 +108,9 @@ pub enum Error {
         #[source]
         source: Arc<store::Error>,
     },
+    /// Another replica publishes: this one does not lead, or leads no more.
+    #[error("publish: this replica does not lead")]
+    Standby,
 }
 
 impl Error {
@@ -120,7 +123,8 @@ impl Error {
             | Self::Unroutable { .. }
             | Self::Refused { .. }
             | Self::Blocked { .. }
-            | Self::Store { .. } => Verdict::Retry { after: None },
+            | Self::Store { .. }
+            | Self::Standby => Verdict::Retry { after: None },
             Self::Denied { .. } => Verdict::Provisional,
             Self::TooLarge { .. } => Verdict::Permanent,
             Self::Status { status, retry_after, .. } => retry::classify(*status, *retry_after),
@@ -140,6 +144,7 @@ impl Error {
             Self::Status { .. } => "status",
             Self::TooLarge { .. } => "too_large",
             Self::Store { .. } => "store",
+            Self::Standby => "standby",
         }
     }
 
@@ -151,7 +156,8 @@ impl Error {
             | Self::Denied { .. }
             | Self::Misconfigured { .. }
             | Self::Blocked { .. }
-            | Self::Store { .. } => true,
+            | Self::Store { .. }
+            | Self::Standby => true,
             Self::Unroutable { .. } | Self::Refused { .. } | Self::Status { .. } | Self::TooLarge { .. } => false,
         }
     }
@@ -178,6 +184,7 @@ impl Error {
             Self::Status { .. } => "check the endpoint's log for this request",
             Self::TooLarge { .. } => "send fewer or smaller fields",
             Self::Store { source } => source.hint(),
+            Self::Standby => "see the Lease for who leads; it publishes what is due",
         }
     }
 }

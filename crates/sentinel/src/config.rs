@@ -27,6 +27,7 @@ mod form;
 pub mod hyperfleet;
 mod migrate;
 mod numbers;
+mod object;
 pub mod raw;
 mod rules;
 mod selector;
@@ -36,6 +37,7 @@ mod show;
 pub use form::Form;
 pub use hyperfleet::RawHyperFleet;
 pub use migrate::{Migrated, migrate};
+pub use object::{SecretValues, read_object};
 pub use raw::{RawConfig, RawDecision, RawParam, RawPolicy, Republish};
 pub use setting::Overrides;
 pub use show::Shown;
@@ -112,7 +114,7 @@ fn parse(text: &Text, by_address: bool) -> Result<(Form, setting::Whole, Problem
             let problems = document.problems();
             (form, setting::Whole { config: document.value, ..setting::Whole::default() }, problems)
         }
-        Form::HyperFleet => {
+        Form::HyperFleet | Form::Object => {
             let document = text
                 .parse_as_far_as_possible::<RawHyperFleet>()?
                 .renamed(&form::RENAMED_HYPERFLEET)

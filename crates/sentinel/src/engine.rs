@@ -45,9 +45,16 @@ pub(crate) struct Engine {
     started: Timestamp,
 }
 
+/// For how long an event is remembered: one that is due by its max age must keep its id while the broker stays away,
+/// hence the double.
+pub(crate) fn lifetime(config: &SentinelConfig) -> Duration {
+    let max_age = config.rules.max_age;
+    max_age.ready.max(max_age.not_ready).saturating_mul(2).max(MIN_LIFETIME)
+}
+
 /// Our own events, shared with whoever publishes them.
 #[derive(Clone)]
-pub(crate) struct Ledger(Arc<Mutex<InFlight>>);
+pub struct Ledger(Arc<Mutex<InFlight>>);
 
 /// What becomes of an item.
 pub(crate) enum Verdict<'a> {
@@ -130,10 +137,7 @@ impl Cause<'_> {
 
 impl Ledger {
     fn new(config: &SentinelConfig) -> Self {
-        // An event that is due by its max age must keep its id while the broker stays away, hence the double.
-        let max_age = config.rules.max_age;
-        let lifetime = max_age.ready.max(max_age.not_ready).saturating_mul(2).max(MIN_LIFETIME);
-        Self(Arc::new(Mutex::new(InFlight::new(inflight::CAPACITY, lifetime))))
+        Self(Arc::new(Mutex::new(InFlight::new(inflight::CAPACITY, lifetime(config)))))
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, InFlight> {

@@ -83,6 +83,11 @@ impl InFlight {
         self.capacity = capacity;
     }
 
+    /// Remembers each event for so long from here on.
+    pub fn keep_for(&mut self, lifetime: Duration) {
+        self.lifetime = lifetime;
+    }
+
     /// What was published for this resource, never later than `now`: an event from before the clock was set back counts
     /// from when that is seen. Forgets it once the resource is ready and a report of that very generation has overtaken
     /// the event.

@@ -16,6 +16,8 @@ pub mod expression;
 pub mod inflight;
 pub mod metrics;
 mod notices;
+pub mod object;
+pub mod operator;
 pub mod page;
 mod partial;
 pub mod payload;

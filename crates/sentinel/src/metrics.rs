@@ -19,7 +19,7 @@ use crate::expression;
 
 mod families;
 
-pub use families::{Families, Shard};
+pub use families::{Families, Operation, Shard};
 
 type Seconds = Gauge<f64, AtomicU64>;
 

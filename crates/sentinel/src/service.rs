@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join;
-use jiff::SignedDuration;
-use tokio::sync::mpsc;
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span, debug, error, field, info, info_span, warn};
@@ -29,7 +29,7 @@ use crate::api::{self, Api};
 use crate::ceiling::Ceiling;
 use crate::config::{Form, SentinelConfig};
 use crate::decision::Reason;
-use crate::engine::{Due, Engine, Lasting, Verdict};
+use crate::engine::{Due, Engine, Lasting, Ledger, Verdict, lifetime};
 use crate::explain::{Explainer, Memory, Outcomes};
 use crate::metrics::Metrics;
 use crate::page::Page;
@@ -66,6 +66,31 @@ pub struct Sentinel {
     api_short: bool,
     topic: Option<String>,
     name: Option<String>,
+    progress: watch::Sender<Progress>,
+}
+
+/// What a sentinel came to since it began, for whoever tells of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// When the list was last read to its end.
+    pub polled: Option<Timestamp>,
+    /// Resources that were selected then.
+    pub resources: u64,
+    /// Events that the broker confirmed.
+    pub published: u64,
+    /// Polls that failed, and events that were not taken in their poll.
+    pub errors: u64,
+    /// Why the last poll did not get through.
+    pub trouble: Option<Trouble>,
+}
+
+/// Why a poll did not get through.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// One word, for programs.
+    pub reason: &'static str,
+    /// What is wrong, and what to try.
+    pub message: String,
 }
 
 /// What one cycle came to.
@@ -112,8 +137,27 @@ impl Sentinel {
             api_short: false,
             topic: None,
             name: None,
+            progress: watch::Sender::default(),
             config,
         })
+    }
+
+    /// Goes on with what another sentinel remembers of its own events, which has ended.
+    #[must_use]
+    pub fn remembering(mut self, ledger: Ledger) -> Self {
+        ledger.lock().keep_for(lifetime(&self.config));
+        self.engine.ledger = ledger;
+        self
+    }
+
+    /// What this sentinel remembers of its own events.
+    pub fn ledger(&self) -> Ledger {
+        self.engine.ledger.clone()
+    }
+
+    /// How it gets on, told after each poll.
+    pub fn progress(&self) -> watch::Receiver<Progress> {
+        self.progress.subscribe()
     }
 
     /// Names the topic in each line of the log, and the sentinel where there are several.
@@ -280,13 +324,24 @@ impl Sentinel {
         if token.is_cancelled() {
             return;
         }
-        self.metrics.cycle(took, cycle.due, cycle.skew);
+        let pending = if self.config.form == Form::Object { cycle.seen } else { cycle.due };
+        self.metrics.cycle(took, pending, cycle.skew);
         if fetched.is_ok() && outcome.failed == 0 && !outcome.broker_away {
             self.metrics.succeeded(now);
         } else {
             self.metrics.failed();
         }
         self.tell_of_the_api(fetched);
+        let trouble = self.trouble(fetched, outcome);
+        self.progress.send_modify(|progress| {
+            progress.published += cycle.published;
+            progress.errors += cycle.failed + u64::from(fetched.is_err());
+            if fetched.is_ok() {
+                progress.polled = Some(now);
+                progress.resources = cycle.seen;
+            }
+            progress.trouble = trouble;
+        });
         let Cycle { seen, due, published, failed, .. } = cycle;
         debug!(seen, due, published, failed, ?took, "cycle ended");
         // Last: in the log they would stand in every line that follows.
@@ -297,6 +352,21 @@ impl Sentinel {
         if fetched.is_err() || outcome.failed > 0 || outcome.broker_away {
             span.record("otel.status_code", "error");
         }
+    }
+
+    fn trouble(&self, fetched: &Result<(), api::Error>, outcome: Outcome) -> Option<Trouble> {
+        let (reason, message) = match fetched {
+            Err(error) => ("ApiUnavailable", why(error, self.config.form)),
+            Ok(()) if outcome.broker_away => (
+                "BrokerUnavailable",
+                self.broker_state.trouble().unwrap_or_else(|| "the broker takes no events".to_owned()),
+            ),
+            Ok(()) if outcome.failed > 0 => {
+                ("EventsRefused", format!("{} events were not taken in the last poll; see the log", outcome.failed))
+            }
+            Ok(()) => return None,
+        };
+        Some(Trouble { reason, message })
     }
 
     fn tell_of_the_api(&mut self, fetched: &Result<(), api::Error>) {

@@ -120,7 +120,7 @@ fn sentinel(raw: &RawConfig, env: &Env, report: &mut Report<'_>) -> Option<Senti
     let decision = decision(raw, report);
     // Paths and templates are understood there too: they begin as no expression does.
     let leaves = match decision {
-        _ if report.form == Form::HyperFleet => Some(Leaves::Mixed),
+        _ if report.form != Form::Flat => Some(Leaves::Mixed),
         Some(RawPolicy::Expression) => Some(Leaves::Mixed),
         Some(RawPolicy::GenerationAware | RawPolicy::TimeOnly) => Some(Leaves::Paths),
         None => None,
@@ -164,8 +164,9 @@ fn max_age(raw: &RawConfig, report: &mut Report<'_>) -> Option<MaxAge> {
     let ready = positive("max_age_ready", raw.max_age_ready, 30 * 60, report);
     let max_age = MaxAge { ready: ready?, not_ready: not_ready? };
     if max_age.not_ready > max_age.ready {
+        let ready = report.name("max_age_ready");
         let message =
-            "longer than max_age_ready: resources that are not ready are looked at less often than those that are";
+            format!("longer than {ready}: resources that are not ready are looked at less often than those that are");
         report.warn("max_age_not_ready", message);
     }
     Some(max_age)

@@ -1,7 +1,8 @@
 //! Which form a file has, and what its keys are called there.
 //!
 //! There are two: the sentinel's own, and that of today's HyperFleet (`clients.hyperfleet_api`, `message_decision`,
-//! ..). Both hold the same settings; everything behind this module knows a setting by its key in the first.
+//! ..). Both hold the same settings; everything behind this module knows a setting by its key in the first. A
+//! SentinelConfig object holds some of them, under names of its own.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +16,8 @@ pub enum Form {
     Flat,
     /// `clients.hyperfleet_api`, `message_decision`, ..
     HyperFleet,
+    /// No file: a SentinelConfig object, `spec.hyperfleetAPI`, `spec.backoffReady`, ..
+    Object,
 }
 
 /// Keys of which one is enough to know today's HyperFleet.
@@ -27,6 +30,18 @@ const KEYS: [(&str, &str); 3] = [
     ("hyperfleet_api.endpoint", "clients.hyperfleet_api.base_url"),
     ("hyperfleet_api.token_file", "clients.hyperfleet_api.auth.token_path"),
     ("hyperfleet_api", "clients.hyperfleet_api"),
+];
+
+/// The same for an object.
+const OBJECT_KEYS: [(&str, &str); 8] = [
+    ("resource_type", "spec.resourceType"),
+    ("poll_interval", "spec.pollInterval"),
+    ("max_age_not_ready", "spec.backoffNotReady"),
+    ("max_age_ready", "spec.backoffReady"),
+    ("resource_selector", "spec.shardSelector"),
+    ("hyperfleet_api.endpoint", "spec.hyperfleetAPI.url"),
+    ("hyperfleet_api.token_file", "spec.hyperfleetAPI.tokenSecretRef"),
+    ("hyperfleet_api", "spec.hyperfleetAPI"),
 ];
 
 impl Form {
@@ -50,20 +65,22 @@ impl Form {
 
     /// What a key of the first form is called in this one.
     pub fn key(self, key: &str) -> String {
-        let renamed = KEYS.iter().find_map(|(flat, nested)| Some((key.strip_prefix(flat)?, nested)));
-        match (self, renamed) {
-            (Self::HyperFleet, Some((rest, nested))) => format!("{nested}{rest}"),
-            _ => key.to_owned(),
+        let renamed = self.keys().iter().find_map(|(flat, theirs)| Some((key.strip_prefix(flat)?, theirs)));
+        renamed.map_or_else(|| key.to_owned(), |(rest, theirs)| format!("{theirs}{rest}"))
+    }
+
+    fn keys(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Flat => &[],
+            Self::HyperFleet => &KEYS,
+            Self::Object => &OBJECT_KEYS,
         }
     }
 
     /// What a key of this form is called in the first.
     pub(super) fn flat_key(self, key: &str) -> String {
-        let renamed = KEYS.iter().find_map(|(flat, nested)| Some((key.strip_prefix(nested)?, flat)));
-        match (self, renamed) {
-            (Self::HyperFleet, Some((rest, flat))) => format!("{flat}{rest}"),
-            _ => key.to_owned(),
-        }
+        let renamed = self.keys().iter().find_map(|(flat, theirs)| Some((key.strip_prefix(theirs)?, flat)));
+        renamed.map_or_else(|| key.to_owned(), |(rest, flat)| format!("{flat}{rest}"))
     }
 
     /// The name of the form in `config migrate`.
@@ -71,6 +88,7 @@ impl Form {
         match self {
             Self::Flat => "flat",
             Self::HyperFleet => "hyperfleet",
+            Self::Object => "object",
         }
     }
 }

@@ -46,7 +46,7 @@ fn rewrite(text: &Text, to: Option<Form>) -> Result<Migrated, ConfigError> {
     problems.finish()?;
     let other = match form {
         Form::Flat => Form::HyperFleet,
-        Form::HyperFleet => Form::Flat,
+        Form::HyperFleet | Form::Object => Form::Flat,
     };
     let to = to.unwrap_or(other);
     if to == form {
@@ -55,7 +55,7 @@ fn rewrite(text: &Text, to: Option<Form>) -> Result<Migrated, ConfigError> {
     }
     let mut notes = Vec::new();
     let written = match to {
-        Form::Flat => {
+        Form::Flat | Form::Object => {
             notes.extend(elsewhere(&whole.process));
             let data = whole.config.message_data.as_ref();
             if whole.config.decision != Some(RawPolicy::Expression) && data.is_some_and(has_expressions) {

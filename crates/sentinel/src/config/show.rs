@@ -35,7 +35,7 @@ impl SentinelConfig {
     /// Shows the file as it would be with every default written down.
     pub fn file(&self, process: &Process, topic: Option<&str>) -> ShownFile {
         match self.form {
-            Form::Flat => ShownFile::Flat(Box::new(self.effective.clone())),
+            Form::Flat | Form::Object => ShownFile::Flat(Box::new(self.effective.clone())),
             Form::HyperFleet => {
                 let whole = Whole {
                     config: self.effective.clone(),

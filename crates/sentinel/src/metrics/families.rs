@@ -11,6 +11,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use super::{Backlog, Metrics, Seconds};
+use crate::config::SentinelConfig;
 use crate::decision::Reason;
 use crate::expression;
 
@@ -32,6 +33,32 @@ pub struct Shard {
     pub resource_selector: String,
     /// `region=us-east`, or `all`.
     pub shard: String,
+}
+
+impl Shard {
+    /// Of an object that does not say what it watches.
+    pub fn unknown() -> Self {
+        let unknown = || "unknown".to_owned();
+        Self { resource_type: unknown(), resource_selector: unknown(), shard: unknown() }
+    }
+
+    /// What a configuration watches.
+    pub fn of(config: &SentinelConfig) -> Self {
+        Self {
+            resource_type: config.api.resource_type.clone(),
+            resource_selector: config.selector.metric_label(),
+            shard: config.selector.labels().unwrap_or_else(|| "all".to_owned()),
+        }
+    }
+}
+
+/// What is done with a SentinelConfig object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Reading it, and what it names.
+    Load,
+    /// Writing its status.
+    Status,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -158,7 +185,11 @@ impl Families {
     pub fn register(registry: &mut Registry) -> Self {
         let families = Self::default();
         let ours = registry.sub_registry_with_prefix("hyperfleet_sentinel");
-        ours.register("pending_resources", "Resources that were due in the last cycle", families.pending.clone());
+        ours.register(
+            "pending_resources",
+            "Resources that were due in the last cycle; of a SentinelConfig object, all that are in its shard",
+            families.pending.clone(),
+        );
         ours.register("events_published", "Events that the broker confirmed, by reason", families.published.clone());
         ours.register(
             "resources_skipped",
@@ -307,6 +338,27 @@ impl Families {
             "How far the furthest report time lay in the future in the last cycle",
             self.clock_skew.clone(),
         );
+    }
+
+    /// Takes back what is said of a sentinel that runs no more; what it counted stays.
+    pub fn forget(&self, shard: &Shard) {
+        let Self { pending, up, unlisted, in_flight, backlog, deleting, without_progress, awaiting_adapter, .. } = self;
+        for gauges in [pending, up, unlisted, in_flight, backlog, deleting, without_progress, awaiting_adapter] {
+            gauges.remove(shard);
+        }
+        for gauges in [&self.last_poll, &self.poll_interval, &self.deletion_age, &self.clock_skew] {
+            gauges.remove(shard);
+        }
+    }
+
+    /// A SentinelConfig object could not be loaded, or its status not be written.
+    pub fn object_failed(&self, shard: &Shard, operation: Operation) {
+        let (error_type, operation) = match operation {
+            Operation::Load => ("config_error", "config_load"),
+            Operation::Status => ("status_error", "status_update"),
+        };
+        let labels = ShardApiError { shard: shard.clone(), error_type, operation };
+        self.api_errors.get_or_create_owned(&labels).inc();
     }
 
     /// The metrics of one sentinel; every known label value exists from here on, so that a rate exists before the

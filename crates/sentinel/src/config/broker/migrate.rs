@@ -55,7 +55,7 @@ fn write(settings: &Settings, to: Form) -> Migrated {
     let mut notes = Vec::new();
     let settings: Vec<_> = settings.iter().map(|(name, value)| (name, public(name, value, &mut notes))).collect();
     let text = match to {
-        Form::Flat => variables(&settings),
+        Form::Flat | Form::Object => variables(&settings),
         Form::HyperFleet => broker_yaml(&settings, &mut notes),
     };
     Migrated { text, notes }

@@ -1,0 +1,286 @@
+//! One object and its sentinel: what it should be, what it is, and what comes next.
+
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use kube::ResourceExt;
+use kube::api::DynamicObject;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+use watchfire_runtime::clock;
+use watchfire_runtime::tasks::beside;
+
+use super::guard;
+use super::load::Loaded;
+use super::status::{State, Written, of};
+use super::{Parts, Problem, REQUEUE};
+use crate::engine::Ledger;
+use crate::metrics::Shard;
+use crate::object::SentinelConfigStatus;
+use crate::service::{Progress, Sentinel};
+
+/// An object, and its sentinel.
+pub(super) struct Entry {
+    object: DynamicObject,
+    deleted: bool,
+    /// The generation that was read last, whether or not it held.
+    read: Option<i64>,
+    /// When it is read again though nobody says that anything changed: a Secret may have.
+    again: Option<Instant>,
+    problem: Option<Problem>,
+    /// The last configuration that held.
+    wanted: Option<Loaded>,
+    running: Option<Running>,
+    /// What the last sentinel remembered, and of which API and type.
+    memory: Option<(String, Ledger)>,
+    /// What sentinels that ended came to.
+    before: Progress,
+    pub(super) written: Written,
+}
+
+/// A sentinel that runs.
+struct Running {
+    loaded: Loaded,
+    stop: CancellationToken,
+    /// Whether it ended in an orderly way.
+    work: BoxFuture<'static, bool>,
+    progress: watch::Receiver<Progress>,
+    ledger: Ledger,
+}
+
+impl Entry {
+    pub(super) fn new(object: DynamicObject) -> Self {
+        let mut entry = Self {
+            object: DynamicObject { types: None, metadata: object.metadata.clone(), data: serde_json::Value::Null },
+            deleted: false,
+            read: None,
+            again: None,
+            problem: None,
+            wanted: None,
+            running: None,
+            memory: None,
+            before: Progress::default(),
+            written: Written::default(),
+        };
+        entry.begin(object);
+        entry
+    }
+
+    /// Takes what the object is now. Made again under the same name, it is another one.
+    pub(super) fn replace(&mut self, object: DynamicObject) {
+        if self.deleted || self.object.uid() != object.uid() {
+            self.begin(object);
+        } else {
+            self.deleted = object.metadata.deletion_timestamp.is_some();
+            self.object = object;
+        }
+    }
+
+    fn begin(&mut self, object: DynamicObject) {
+        let status: Option<SentinelConfigStatus> =
+            object.data.get("status").cloned().and_then(|status| serde_json::from_value(status).ok());
+        self.deleted = object.metadata.deletion_timestamp.is_some();
+        (self.read, self.again, self.problem, self.wanted) = (None, None, None, None);
+        self.before = Progress::default();
+        self.written = Written::found(status.unwrap_or_default());
+        self.object = object;
+    }
+
+    /// The object is gone, and with it its sentinel.
+    pub(super) fn delete(&mut self) {
+        self.deleted = true;
+    }
+
+    /// Whether nothing is left of it.
+    pub(super) fn is_over(&self) -> bool {
+        self.deleted && self.running.is_none()
+    }
+
+    /// The object, where it, or what it names, has to be read.
+    pub(super) fn unread(&self, now: Instant) -> Option<DynamicObject> {
+        let is_due = self.again.is_some_and(|at| at <= now);
+        let unread = self.read.is_none() || self.read != self.object.metadata.generation || is_due;
+        (unread && !self.deleted).then(|| self.object.clone())
+    }
+
+    /// When something is to be done though nobody says anything.
+    pub(super) fn wake(&self) -> Option<Instant> {
+        self.again
+    }
+
+    /// Why no sentinel runs for this object, if so.
+    pub(super) fn trouble(&self) -> Option<&Problem> {
+        self.problem.as_ref().filter(|_| self.wanted.is_none())
+    }
+
+    /// What the sentinel that runs, or ran last, watches.
+    pub(super) fn shard(&self) -> Option<Shard> {
+        self.running.as_ref().map(|running| Shard::of(&running.loaded.sentinel))
+    }
+
+    /// The object was read: whether it cannot be used.
+    pub(super) fn was_read(&mut self, result: Result<Loaded, Problem>) -> bool {
+        let news = self.read != self.object.metadata.generation;
+        self.read = self.object.metadata.generation.or(Some(0));
+        let name = self.object.name_any();
+        match result {
+            Ok(loaded) => {
+                self.again = loaded.names_secrets().then(|| Instant::now() + REQUEUE);
+                if self.problem.take().is_some() {
+                    info!(sentinel = name, "the SentinelConfig holds again");
+                }
+                if self.wanted.as_ref() != Some(&loaded) {
+                    for warning in &loaded.warnings {
+                        warn!(%warning, sentinel = name, "legal, but probably not meant");
+                    }
+                    self.wanted = Some(loaded);
+                }
+                false
+            }
+            Err(problem) => {
+                self.again = Some(Instant::now() + REQUEUE);
+                if news || self.problem.as_ref() != Some(&problem) {
+                    error!(
+                        sentinel = name,
+                        reason = problem.reason,
+                        error = problem.message,
+                        in_force = self.wanted.is_some(),
+                        "the SentinelConfig does not hold; the last one that did stays in force"
+                    );
+                }
+                self.problem = Some(problem);
+                true
+            }
+        }
+    }
+
+    /// Starts and stops the sentinel as it should be.
+    pub(super) fn turn(&mut self, leads: bool, parts: &Parts, news: &Arc<Notify>) {
+        let name = self.object.name_any();
+        if let Some(running) = &mut self.running
+            && let Some(orderly) = (&mut running.work).now_or_never()
+        {
+            self.ended(&name, parts);
+            if !orderly {
+                let message = "the sentinel ended by a defect of this program and is started again; please report it";
+                error!(sentinel = name, message);
+                self.problem = Some(Problem { reason: "Crashed", message: message.to_owned() });
+                (self.wanted, self.again) = (None, Some(Instant::now() + REQUEUE));
+            }
+        }
+        let should = self.wanted.as_ref().filter(|_| leads && !self.deleted);
+        match (&self.running, should) {
+            (Some(running), should) if should != Some(&running.loaded) => running.stop.cancel(),
+            (None, Some(loaded)) => {
+                let loaded = loaded.clone();
+                match self.start(&name, loaded, parts, news) {
+                    Ok(running) => self.running = Some(running),
+                    Err(error) => {
+                        error!(sentinel = name, %error, "cannot make the API client, trying again");
+                        self.read = None;
+                    }
+                }
+            }
+            (Some(_) | None, _) => {}
+        }
+    }
+
+    fn start(&self, name: &str, loaded: Loaded, parts: &Parts, news: &Arc<Notify>) -> Result<Running, reqwest::Error> {
+        let sink = guard::open(&loaded.destination, &parts.leadership);
+        let (config, topic) = (&loaded.sentinel, loaded.topic.as_str());
+        let (shard, health) = (Shard::of(config), parts.health.of(name));
+        info!(
+            sentinel = name,
+            generation = self.object.metadata.generation,
+            resource_type = shard.resource_type,
+            resource_selector = shard.resource_selector,
+            poll_interval = ?config.poll_interval,
+            max_age_not_ready = ?config.rules.max_age.not_ready,
+            max_age_ready = ?config.rules.max_age.ready,
+            broker = sink.kind(),
+            topic,
+            "sentinel started"
+        );
+        health.service("sentinel", format!("{} ({})", shard.resource_type, shard.resource_selector));
+        let metrics = parts.families.of(&shard, sink.kind(), topic.to_owned());
+        let traced = parts.env.get("HYPERFLEET_TRACE_RESOURCES").unwrap_or_default().parse().unwrap_or_default();
+        let sentinel = Sentinel::new(config.clone(), sink, metrics, &health)?;
+        let mut sentinel = sentinel.trace_resources(traced).named(topic, Some(name));
+        if let Some((_, ledger)) = self.memory.as_ref().filter(|(of, _)| *of == what(&loaded)) {
+            sentinel = sentinel.remembering(ledger.clone());
+        }
+        (parts.explain)(name, Some(sentinel.explainer()?));
+        let (stop, progress, news) = (CancellationToken::new(), sentinel.progress(), Arc::clone(news));
+        let ledger = sentinel.ledger();
+        let work = {
+            let (stop, mut progress) = (stop.clone(), progress.clone());
+            async move {
+                let mut run = pin!(AssertUnwindSafe(sentinel.run(stop)).catch_unwind());
+                loop {
+                    tokio::select! {
+                        ended = &mut run => {
+                            news.notify_one();
+                            return ended.is_ok();
+                        }
+                        Ok(()) = progress.changed() => news.notify_one(),
+                    }
+                }
+            }
+        };
+        Ok(Running { loaded, stop, work: Box::pin(beside(work)), progress, ledger })
+    }
+
+    /// Tells the sentinel to stop, between two units of work.
+    pub(super) fn stop(&self) {
+        if let Some(running) = &self.running {
+            running.stop.cancel();
+        }
+    }
+
+    /// Waits until it has stopped.
+    pub(super) async fn stopped(&mut self, parts: &Parts) {
+        if let Some(running) = &mut self.running {
+            (&mut running.work).await;
+            let name = self.object.name_any();
+            self.ended(&name, parts);
+        }
+    }
+
+    fn ended(&mut self, name: &str, parts: &Parts) {
+        let Some(Running { loaded, progress, ledger, .. }) = self.running.take() else { return };
+        self.before = self.total(&progress.borrow());
+        self.memory = Some((what(&loaded), ledger));
+        (parts.explain)(name, None);
+        parts.health.of(name).forget();
+        info!(sentinel = name, "sentinel stopped");
+    }
+
+    /// What this and the sentinels before it came to.
+    fn total(&self, progress: &Progress) -> Progress {
+        Progress {
+            polled: progress.polled.or(self.before.polled),
+            published: progress.published + self.before.published,
+            errors: progress.errors + self.before.errors,
+            ..progress.clone()
+        }
+    }
+
+    /// The status that is to be written now, if one is.
+    pub(super) fn status(&self, now: Instant) -> Option<SentinelConfigStatus> {
+        let progress = self.running.as_ref().map(|running| self.total(&running.progress.borrow()));
+        let generation = self.read.filter(|_| !self.deleted)?;
+        let state = State { problem: self.problem.as_ref(), progress: progress.as_ref(), generation: Some(generation) };
+        let status = of(&state, self.written.status(), clock::now());
+        self.written.is_due(&status, now).then_some(status)
+    }
+}
+
+/// What a sentinel's memory is about: of another API, or of other resources, it would say nothing.
+fn what(loaded: &Loaded) -> String {
+    format!("{} {}", loaded.sentinel.api.endpoint, loaded.sentinel.api.resource_type)
+}
