@@ -5,6 +5,7 @@ pub(crate) mod sentinel;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use anyhow::anyhow;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use watchfire_runtime::duration::GoDuration;
 
@@ -55,6 +56,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: OutboxCommand,
     },
+    /// Prints the definitions of Watchfire's own Kubernetes objects: watchfire crds | kubectl apply -f -
+    Crds,
     /// Prints a shell's completion script.
     Completions {
         /// The shell.
@@ -82,7 +85,8 @@ pub(crate) enum Format {
 /// Which configuration a sentinel runs with.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ConfigArgs {
-    /// The sentinel's YAML file, in its own form or in that of today's HyperFleet.
+    /// The sentinel's YAML file, in its own form or in that of today's HyperFleet. Of the service also the name of a
+    /// SentinelConfig object.
     #[arg(long, short, value_name = "FILE", env = "HYPERFLEET_CONFIG", default_value = CONFIG)]
     pub(crate) config: PathBuf,
     /// Where the broker's settings stand, if not in the environment: a broker.yaml, a mounted ConfigMap's folder, its
@@ -163,6 +167,20 @@ impl SettingArgs {
     }
 }
 
+impl SettingArgs {
+    /// Fails where a flag gives what SentinelConfig objects say themselves.
+    pub(crate) fn refuse_what_objects_say(&self) -> anyhow::Result<()> {
+        let of_process = ["name", "debug-config", "tracing-enabled", "log-level", "log-format", "log-output"];
+        let given = |(flag, value): &(&str, Option<&str>)| value.is_some() && !of_process.contains(flag);
+        match self.flags().iter().find(|flag| given(flag)) {
+            Some((flag, _)) => {
+                Err(anyhow!("--{flag} is not for SentinelConfig objects; write it into the object's spec"))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
 impl From<LogArgs> for SettingArgs {
     fn from(log: LogArgs) -> Self {
         Self { log, ..Self::default() }
@@ -179,6 +197,35 @@ pub(crate) struct SentinelArgs {
     pub(crate) process: ProcessArgs,
     #[command(flatten)]
     pub(crate) record: RecordBesideArgs,
+    #[command(flatten)]
+    pub(crate) objects: ObjectArgs,
+}
+
+/// Where the configuration is kept in Kubernetes, as SentinelConfig objects.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "SentinelConfig objects")]
+pub(crate) struct ObjectArgs {
+    /// Where the object is that --config names, if that is no file.
+    #[arg(long, value_name = "NAMESPACE", env = "POD_NAMESPACE")]
+    pub(crate) namespace: Option<String>,
+    /// Serves every SentinelConfig of the namespace instead of one.
+    #[arg(long)]
+    pub(crate) all_configs: bool,
+    /// Of several replicas, only the one that holds the Lease publishes.
+    #[arg(long)]
+    pub(crate) leader_elect: bool,
+    /// The Lease that replicas share; by default watchfire-sentinel- and the object's name.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) leader_elect_lease_name: Option<String>,
+    /// The others wait for so long after the leader's last sign of life.
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration)]
+    pub(crate) leader_elect_lease_duration: GoDuration,
+    /// A leader that cannot renew the Lease leads no more after so long; shorter than the duration.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    pub(crate) leader_elect_renew_deadline: GoDuration,
+    /// Between two attempts to renew or take the Lease; shorter than the deadline.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration)]
+    pub(crate) leader_elect_retry_period: GoDuration,
 }
 
 /// Whether the service records what it sees and does.
@@ -213,15 +260,26 @@ pub(crate) struct RunArgs {
 /// What is one per process, whatever runs in it.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ProcessArgs {
-    /// Where /healthz, /readyz and the console are served.
-    #[arg(long, alias = "health-server-bindaddress", value_name = "ADDRESS", default_value = ":8080")]
-    pub(crate) health_bind_address: String,
-    /// Where /metrics is served; the same address serves both from one listener.
-    #[arg(long, alias = "metrics-server-bindaddress", value_name = "ADDRESS", default_value = ":9090")]
-    pub(crate) metrics_bind_address: String,
+    /// Where /healthz, /readyz and the console are served [default: :8080; of SentinelConfig objects :8081]
+    #[arg(long, aliases = ["health-server-bindaddress", "health-probe-bind-address"], value_name = "ADDRESS")]
+    health_bind_address: Option<String>,
+    /// Where /metrics is served; the same address serves both from one listener [default: :9090; of SentinelConfig objects
+    /// :8080]
+    #[arg(long, alias = "metrics-server-bindaddress", value_name = "ADDRESS")]
+    metrics_bind_address: Option<String>,
     /// How long what is in hand may take to finish after SIGTERM.
     #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = duration)]
     pub(crate) grace_period: GoDuration,
+}
+
+impl ProcessArgs {
+    /// Where health and metrics are served, each as given, or by default.
+    pub(crate) fn addresses<'a>(&'a self, health: &'a str, metrics: &'a str) -> [(&'static str, &'a str); 2] {
+        [
+            ("health-bind-address", self.health_bind_address.as_deref().unwrap_or(health)),
+            ("metrics-bind-address", self.metrics_bind_address.as_deref().unwrap_or(metrics)),
+        ]
+    }
 }
 
 #[derive(Debug, Subcommand)]

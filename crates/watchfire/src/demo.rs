@@ -28,7 +28,7 @@ use watchfire_runtime::crypto;
 use watchfire_runtime::health::Health;
 use watchfire_runtime::tasks::{Stage, Tasks};
 use watchfire_sentinel::config::{RawConfig, check};
-use watchfire_sentinel::metrics::Families;
+use watchfire_sentinel::metrics::{Families, Shard};
 use watchfire_sentinel::{Sentinel, SentinelConfig};
 use watchfire_simulator::adapter::{Adapter, AdapterConfig, Knobs, Push};
 use watchfire_simulator::{Dialect, NewResource, Patch, Server, Simulator};
@@ -36,7 +36,6 @@ use watchfire_simulator::{Dialect, NewResource, Patch, Server, Simulator};
 use crate::broker::embedded;
 use crate::cli::DemoArgs;
 use crate::failure::Failure;
-use crate::sentinel::shard;
 use story::Story;
 use tap::Tap;
 
@@ -144,7 +143,7 @@ async fn publish(api: &str, config: BrokerConfig, tasks: &mut Tasks) -> anyhow::
     let families = Families::register(&mut registry);
     for plural in ["clusters", "nodepools"] {
         let config = sentinel_config(plural, api)?;
-        let metrics = families.of(&shard(&config), sink.kind(), "demo".to_owned());
+        let metrics = families.of(&Shard::of(&config), sink.kind(), "demo".to_owned());
         let sentinel =
             Sentinel::new(config, Arc::clone(&sink), metrics, &health.of(plural)).context("make a sentinel")?;
         tasks.essential("sentinel", sentinel.run(tasks.token()));

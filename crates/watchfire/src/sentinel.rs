@@ -2,6 +2,7 @@
 
 mod coverage;
 mod explain;
+mod object;
 mod record;
 mod simulate;
 
@@ -42,6 +43,9 @@ pub(crate) fn run(cli: &SentinelCli) -> Result<(), Failure> {
 
 pub(crate) fn run_one(args: &SentinelArgs) -> Result<(), Failure> {
     let env = Env::from_process();
+    if let Some(scope) = object::scope(args) {
+        return block_on(object::serve(scope, args, &env));
+    }
     let loaded = config::load(&args.files, &args.settings, &env)?;
     let process = loaded.process.clone();
     block_on(serve(vec![Named { name: None, loaded }], &process, (&args.process, &args.record), &env))
@@ -78,45 +82,61 @@ async fn serve_all(
     env: &Env,
     telemetry: &Telemetry,
 ) -> Result<(), Failure> {
-    if roots::are_built_in(env) {
-        warn!("the system has no certificates of authorities, trusting those built into this program");
-    }
-    let health = Health::new();
-    let mut tasks = Tasks::new();
-    tasks.listen().context("start the sentinel")?;
-    let mut registry = metrics::registry("sentinel", env!("CARGO_PKG_VERSION"));
-    tasks.register(&mut registry);
-    telemetry.register(&mut registry);
-    let families = Families::register(&mut registry);
-    let delivery = DeliveryMetrics::default();
-    delivery.register(&mut registry);
-    let address = |flag: &str, text: &str| {
-        parse_bind_address(text).with_context(|| format!("read --{flag}")).map_err(Failure::Configuration)
-    };
-    let addresses = AdminConfig {
-        health: address("health-bind-address", &args.health_bind_address)?,
-        metrics: address("metrics-bind-address", &args.metrics_bind_address)?,
-    };
-    let admin = Admin::bind(addresses, health.clone(), registry).await.context("start the admin server")?;
-
+    let ground = Ground::new(args.addresses(":8080", ":9090"), env, telemetry).await?;
+    let Ground { health, mut tasks, families, delivery, admin } = ground;
     let mut brokers = Brokers::new(&delivery);
     // One for all of them: the lowest that any of the files says.
     let ceiling = Ceiling::lowest(several.iter().map(|named| named.loaded.sentinel.max_events_per_second));
     let ceiling = ceiling.map(Arc::new);
     let alone = several.len() == 1;
-    let mut asked = Vec::new();
-    for named in several {
+    let sentinels = explain::Sentinels::default();
+    for (index, named) in several.into_iter().enumerate() {
         // What there is one of keeps its plain name.
         let name = named.name.filter(|_| !alone);
         let health = name.as_deref().map_or_else(|| health.clone(), |name| health.of(name));
         let parts =
             Parts { families: &families, health: &health, admin: &admin, env, ceiling: ceiling.as_ref(), record };
-        asked.push(start(named.loaded, name.as_deref(), &parts, &mut brokers, &mut tasks).await?);
+        let asked = start(named.loaded, name.as_deref(), &parts, &mut brokers, &mut tasks).await?;
+        // Asked in the order of the list.
+        sentinels.begins(&format!("{index:06}"), asked);
     }
-    let admin = admin.route("/sentinel/explain", explain::pages(asked));
+    let admin = admin.route("/sentinel/explain", explain::pages(sentinels));
     tasks.essential_at(Stage::Admin, "admin", admin.run(tasks.stage_token(Stage::Admin)));
     tasks.drain(health);
     Ok(tasks.run(args.grace_period.get()).await.context("run the sentinel")?)
+}
+
+/// What every process of sentinels stands on.
+struct Ground {
+    health: Health,
+    tasks: Tasks,
+    families: Families,
+    delivery: DeliveryMetrics,
+    admin: Admin,
+}
+
+impl Ground {
+    /// Binds the sockets; signals are heard from here on.
+    async fn new(addresses: [(&str, &str); 2], env: &Env, telemetry: &Telemetry) -> Result<Self, Failure> {
+        if roots::are_built_in(env) {
+            warn!("the system has no certificates of authorities, trusting those built into this program");
+        }
+        let health = Health::new();
+        let mut tasks = Tasks::new();
+        tasks.listen().context("start the sentinel")?;
+        let mut registry = metrics::registry("sentinel", env!("CARGO_PKG_VERSION"));
+        tasks.register(&mut registry);
+        telemetry.register(&mut registry);
+        let families = Families::register(&mut registry);
+        let delivery = DeliveryMetrics::default();
+        delivery.register(&mut registry);
+        let [health_address, metrics_address] = addresses.map(|(flag, text)| {
+            parse_bind_address(text).with_context(|| format!("read --{flag}")).map_err(Failure::Configuration)
+        });
+        let addresses = AdminConfig { health: health_address?, metrics: metrics_address? };
+        let admin = Admin::bind(addresses, health.clone(), registry).await.context("start the admin server")?;
+        Ok(Self { health, tasks, families, delivery, admin })
+    }
 }
 
 /// What the sentinels of a process share, or have one of each.
@@ -147,7 +167,7 @@ async fn start(
     let called = loaded.process.name.clone();
     let config::Loaded { sentinel, broker, broker_settings, .. } = loaded;
     let sink = brokers.open(broker_settings, broker, parts.health, tasks).await?;
-    let shard = shard(&sentinel);
+    let shard = Shard::of(&sentinel);
     info!(
         name = called,
         sentinel = name,
@@ -196,15 +216,6 @@ fn telemetry(process: &Process, env: &Env) -> Result<Telemetry, Failure> {
     };
     let env = if process.tracing { env.clone() } else { untraced(env) };
     Telemetry::init(&log, &env).map_err(|error| Failure::Configuration(anyhow::Error::new(error)))
-}
-
-/// What the sentinel watches, in the words of its metrics.
-pub(crate) fn shard(config: &SentinelConfig) -> Shard {
-    Shard {
-        resource_type: config.api.resource_type.clone(),
-        resource_selector: config.selector.metric_label(),
-        shard: config.selector.labels().unwrap_or_else(|| "all".to_owned()),
-    }
 }
 
 /// Says why a command takes its time.

@@ -1,7 +1,8 @@
 //! `watchfire sentinel explain`: what an operator asks at three in the morning; the answer first, then what led to it.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -30,10 +31,28 @@ const USAGE: &str = "GET /sentinel/explain/{id} says why a resource is, or is no
 /// How long the store may take; the page that asks is given up after ten seconds, of which the API may take eight.
 const STORE_PATIENCE: Duration = Duration::from_secs(1);
 
+/// The sentinels of this process, by name; they come and go where objects say so.
+#[derive(Clone, Default)]
+pub(super) struct Sentinels(Arc<Mutex<BTreeMap<String, Arc<Asked>>>>);
+
+impl Sentinels {
+    pub(super) fn begins(&self, name: &str, asked: Asked) {
+        self.lock().insert(name.to_owned(), Arc::new(asked));
+    }
+
+    pub(super) fn ends(&self, name: &str) {
+        self.lock().remove(name);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Asked>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The pages of a process with these sentinels: one question, one request to each one's API, all at the same time: one
 /// that takes long leaves no time for another.
-pub(super) fn pages(sentinels: Vec<Asked>) -> Router {
-    Router::new().route("/", get(async || USAGE)).route("/{id}", get(answer)).with_state(Arc::new(sentinels))
+pub(super) fn pages(sentinels: Sentinels) -> Router {
+    Router::new().route("/", get(async || USAGE)).route("/{id}", get(answer)).with_state(sentinels)
 }
 
 /// A sentinel of this process, and where its broker keeps what it delivers, if that is the embedded one.
@@ -63,8 +82,9 @@ fn delivery(entry: Entry) -> Delivery {
     Delivery { number: Some(seq), subscriber: sink, state, attempts, reason, changed }
 }
 
-async fn answer(extract::State(sentinels): extract::State<Arc<Vec<Asked>>>, Path(id): Path<String>) -> Response {
+async fn answer(extract::State(sentinels): extract::State<Sentinels>, Path(id): Path<String>) -> Response {
     let now = clock::now();
+    let sentinels: Vec<_> = sentinels.lock().values().cloned().collect();
     let mut asked: FuturesOrdered<_> = sentinels.iter().map(|sentinel| sentinel.explain(&id, now)).collect();
     let mut answers = Vec::new();
     while let Some(answer) = asked.next().await {

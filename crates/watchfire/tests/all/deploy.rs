@@ -171,7 +171,7 @@ fn object(kind: &str) -> Value {
 async fn default_of(flag: &str) -> String {
     let help = text(&run(&["serve", "--help"], &[]).await.stdout);
     let (_, about) = help.split_once(flag).expect("the flag");
-    about.split_once("[default: ").expect("a default").1.split_once(']').expect("an end").0.to_owned()
+    about.split_once("[default: ").expect("a default").1.split([';', ']']).next().expect("an end").to_owned()
 }
 
 #[tokio::test]

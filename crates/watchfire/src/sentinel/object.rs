@@ -1,0 +1,154 @@
+//! The sentinel as an operator: its configuration is a SentinelConfig object, or all of a namespace.
+
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::Api;
+use kube::{Client, Config};
+use tracing::info;
+use watchfire_runtime::config::Env;
+use watchfire_runtime::lease::{Election, Leadership, Timing};
+use watchfire_runtime::tasks::Stage;
+use watchfire_runtime::telemetry::Telemetry;
+use watchfire_sentinel::operator::{Operator, Parts, Scope};
+
+use super::{FLUSH, Ground, explain, telemetry};
+use crate::cli::{ObjectArgs, SentinelArgs};
+use crate::config;
+use crate::failure::Failure;
+
+/// Which objects are served; nothing where the configuration is a file.
+pub(super) fn scope(args: &SentinelArgs) -> Option<Scope> {
+    if args.objects.all_configs {
+        return Some(Scope::All);
+    }
+    let name = args.files.config.to_str()?;
+    (is_object_name(name) && !args.files.config.exists()).then(|| Scope::One(name.to_owned()))
+}
+
+/// Whether an object can be called so, and a file is not usually.
+fn is_object_name(name: &str) -> bool {
+    let is_label = |label: &str| {
+        let is_end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+        label.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+            && is_end(label.chars().next())
+            && is_end(label.chars().last())
+    };
+    let is_file = [".yaml", ".yml", ".json"].iter().any(|extension| name.ends_with(extension));
+    name.len() <= 253 && !is_file && name.split('.').all(is_label)
+}
+
+pub(super) async fn serve(scope: Scope, args: &SentinelArgs, env: &Env) -> Result<(), Failure> {
+    let timing = timing(&args.objects).map_err(Failure::Configuration)?;
+    args.settings.refuse_what_objects_say().map_err(Failure::Configuration)?;
+    let process = config::process(&args.settings, env)?;
+    let (client, namespace) = connect(&scope, args.objects.namespace.as_deref()).await?;
+    let telemetry = telemetry(&process, env)?;
+    let served = serve_objects(scope, args, env, &telemetry, (client, &namespace), timing).await;
+    telemetry.shutdown(FLUSH).await;
+    served
+}
+
+async fn serve_objects(
+    scope: Scope,
+    args: &SentinelArgs,
+    env: &Env,
+    telemetry: &Telemetry,
+    (client, namespace): (Client, &str),
+    timing: Timing,
+) -> Result<(), Failure> {
+    let ground = Ground::new(args.process.addresses(":8081", ":8080"), env, telemetry).await?;
+    let Ground { health, mut tasks, families, admin, .. } = ground;
+    let leadership = if args.objects.leader_elect {
+        let lease = args.objects.leader_elect_lease_name.clone().unwrap_or_else(|| lease_name(&scope));
+        let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
+        let (election, leadership) = Election::new(leases, lease, identity(env), timing);
+        // After the sentinels, which finish what they hold as its leader.
+        tasks.essential_at(Stage::Workers, "leader-election", election.run(tasks.stage_token(Stage::Workers)));
+        leadership
+    } else {
+        Leadership::alone()
+    };
+    info!(
+        ?scope,
+        namespace,
+        leader_election = args.objects.leader_elect,
+        health = %admin.health_addr(),
+        metrics = %admin.metrics_addr(),
+        "serving SentinelConfig objects"
+    );
+    let sentinels = explain::Sentinels::default();
+    let admin = admin.route("/sentinel/explain", explain::pages(sentinels.clone()));
+    let parts = Parts {
+        families,
+        health: health.clone(),
+        env: env.clone(),
+        leadership,
+        explain: Box::new(move |name, explainer| match explainer {
+            Some(explainer) => sentinels.begins(name, explain::Asked { explainer, store: None }),
+            None => sentinels.ends(name),
+        }),
+    };
+    tasks.essential("sentinelconfigs", Operator::new(client, namespace, scope, parts).run(tasks.token()));
+    tasks.essential_at(Stage::Admin, "admin", admin.run(tasks.stage_token(Stage::Admin)));
+    tasks.drain(health);
+    Ok(tasks.run(args.process.grace_period.get()).await.context("run the sentinel")?)
+}
+
+/// Finds the cluster as kubectl does, or that of the pod.
+async fn connect(scope: &Scope, namespace: Option<&str>) -> Result<(Client, String), Failure> {
+    let no_cluster = || match scope {
+        Scope::One(name) => format!(
+            "{name} is no file here, and so the name of a SentinelConfig; find its cluster by KUBECONFIG, \
+             ~/.kube/config or the pod's ServiceAccount"
+        ),
+        Scope::All => "find the cluster by KUBECONFIG, ~/.kube/config or the pod's ServiceAccount".to_owned(),
+    };
+    let config = Config::infer().await.with_context(no_cluster).map_err(Failure::Configuration)?;
+    let namespace = namespace.unwrap_or(&config.default_namespace).to_owned();
+    let client = Client::try_from(config).context("make the client of the API server")?;
+    Ok((client, namespace))
+}
+
+fn timing(args: &ObjectArgs) -> anyhow::Result<Timing> {
+    let duration = args.leader_elect_lease_duration.get();
+    let renew_deadline = args.leader_elect_renew_deadline.get();
+    let retry_period = args.leader_elect_retry_period.get();
+    if duration < Duration::from_secs(1) || renew_deadline >= duration || retry_period >= renew_deadline {
+        return Err(anyhow!(
+            "leader election needs a lease duration of at least 1s, a renew deadline below it, and a retry period below \
+             that: these are {duration:?}, {renew_deadline:?} and {retry_period:?}"
+        ));
+    }
+    Ok(Timing { duration, renew_deadline, retry_period })
+}
+
+fn lease_name(scope: &Scope) -> String {
+    match scope {
+        Scope::One(name) => format!("watchfire-sentinel-{name}"),
+        Scope::All => "watchfire-sentinel".to_owned(),
+    }
+}
+
+/// No two replicas, nor two lives of one, have the same.
+fn identity(env: &Env) -> String {
+    let host = env.get("HOSTNAME").unwrap_or("watchfire");
+    format!("{host}_{}", uuid::Uuid::new_v4())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_is_told_from_a_file_by_its_name() {
+        for name in ["cluster-sentinel-us-east", "a", "a.b-c.0"] {
+            assert!(is_object_name(name), "{name}");
+        }
+        for name in ["", "config.yaml", "sentinel.yml", "./east", "/etc/config", "East", "a_b", "-a", "a-", "a..b"] {
+            assert!(!is_object_name(name), "{name}");
+        }
+        assert!(!is_object_name(&"a".repeat(254)));
+    }
+}
