@@ -123,12 +123,14 @@ impl Health {
         self.state().services.insert(name, description.into());
     }
 
-    /// Takes back all that was added for this one of several services: it runs no more.
+    /// Takes back all that was added for this one of several services: it runs no more. What was added for another one,
+    /// whose name begins with this one's, stays.
     pub fn forget(&self) {
+        let stays = |name: &String| name.strip_prefix(&self.prefix).is_none_or(|rest| rest.contains('.'));
         let mut state = self.state();
-        state.beats.retain(|name, _| !name.starts_with(&self.prefix));
-        state.dependencies.retain(|name, _| !name.starts_with(&self.prefix));
-        state.services.retain(|name, _| !name.starts_with(&self.prefix));
+        state.beats.retain(|name, _| stays(name));
+        state.dependencies.retain(|name, _| stays(name));
+        state.services.retain(|name, _| stays(name));
     }
 
     /// Makes readiness red for good: the process is stopping.
@@ -343,11 +345,13 @@ mod tests {
         let health = Health::new();
         let (east, west) = (health.of("us-east"), health.of("us-west"));
         let (gone, stays) = (east.dependency("broker"), west.dependency("broker"));
+        let alike = health.of("us-east.spare").dependency("broker");
         stays.up();
+        alike.up();
         east.service("sentinel", "clusters");
         east.forget();
         gone.down("refused");
-        assert_eq!(health.readiness().checks.keys().collect::<Vec<_>>(), ["us-west.broker"]);
+        assert_eq!(health.readiness().checks.keys().collect::<Vec<_>>(), ["us-east.spare.broker", "us-west.broker"]);
         assert_eq!(health.readiness().status, Status::Ok);
         assert!(health.services().is_empty());
     }

@@ -11,10 +11,11 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Api, ObjectMeta, PostParams};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::health::{Dependency, Health};
 use crate::{chain, clock};
 
 /// How long a lease lasts, and how it is kept.
@@ -77,10 +78,10 @@ impl Leadership {
             }
             tokio::select! {
                 changed = self.0.changed() => if changed.is_err() {
-                    tokio::time::sleep_until(until).await;
+                    sleep_until(until).await;
                     return;
                 },
-                () = tokio::time::sleep_until(until) => {}
+                () = sleep_until(until) => {}
             }
         }
     }
@@ -92,6 +93,7 @@ pub struct Election {
     name: String,
     identity: String,
     timing: Timing,
+    state: Dependency,
     seen: Option<Seen>,
     until: watch::Sender<Option<Instant>>,
 }
@@ -100,34 +102,48 @@ pub struct Election {
 struct Seen {
     version: Option<String>,
     since: Instant,
+    /// When it has run out, if it does not change until then.
+    runs_out: Instant,
 }
 
 /// What an attempt came to.
 enum Turn {
     Ours,
     Theirs(String),
+    /// Somebody wrote it at the same moment: the next attempt will tell.
+    Contested,
 }
 
 impl Election {
     /// Prepares to take part, under a name that no other replica has.
-    pub fn new(leases: Api<Lease>, name: String, identity: String, timing: Timing) -> (Self, Leadership) {
+    pub fn new(
+        leases: Api<Lease>,
+        name: String,
+        identity: String,
+        timing: Timing,
+        health: &Health,
+    ) -> (Self, Leadership) {
         let (until, receiver) = watch::channel(None);
-        (Self { leases, name, identity, timing, seen: None, until }, Leadership(receiver))
+        let state = health.dependency("leader_election");
+        (Self { leases, name, identity, timing, state, seen: None, until }, Leadership(receiver))
     }
 
     /// Takes part until told to stop; the lease is given back then, so that another one need not wait for its end.
     pub async fn run(mut self, token: CancellationToken) -> Result<(), std::convert::Infallible> {
         let (mut leader, mut failing) = (None, false);
-        while !token.is_cancelled() {
+        // One that hangs leaves time for another before the deadline.
+        let patience = (self.timing.renew_deadline / 2).max(self.timing.retry_period);
+        loop {
             let begun = Instant::now();
-            // One that hangs is no renewal: it may have been made by then, and counts from before it.
-            match timeout(self.timing.renew_deadline, self.attempt()).await {
+            let Some(attempt) = token.run_until_cancelled(timeout(patience, self.attempt())).await else { break };
+            match attempt {
                 Ok(Ok(turn)) => {
                     failing = false;
+                    self.state.up();
                     self.tell(&mut leader, turn, begun);
                 }
-                Ok(Err(error)) => self.tell_failure(&mut failing, &chain(&error)),
-                Err(_) => self.tell_failure(&mut failing, "no answer in time"),
+                Ok(Err(error)) => self.tell_failure(&mut failing, &why(&error)),
+                Err(_) => self.tell_failure(&mut failing, "no answer in time; check that the API server answers"),
             }
             if leader.as_ref() == Some(&self.identity) && !self.leads() {
                 warn!(
@@ -137,7 +153,9 @@ impl Election {
                 );
                 leader = None;
             }
-            if token.run_until_cancelled(sleep(self.timing.retry_period)).await.is_none() {
+            let next = Instant::now() + self.timing.retry_period;
+            let next = self.seen.as_ref().map_or(next, |seen| next.min(seen.runs_out.max(Instant::now())));
+            if token.run_until_cancelled(sleep_until(next)).await.is_none() {
                 break;
             }
         }
@@ -151,8 +169,10 @@ impl Election {
 
     fn tell(&self, leader: &mut Option<String>, turn: Turn, begun: Instant) {
         let (holder, until) = match turn {
+            // It counts from before it was made.
             Turn::Ours => (self.identity.clone(), Some(begun + self.timing.renew_deadline)),
             Turn::Theirs(holder) => (holder, None),
+            Turn::Contested => return,
         };
         self.until.send_replace(until);
         if leader.as_ref() != Some(&holder) {
@@ -169,11 +189,9 @@ impl Election {
 
     /// What was won before goes on until its deadline.
     fn tell_failure(&self, failing: &mut bool, error: &str) {
+        self.state.down(format!("the Lease {}: {error}", self.name));
         if !std::mem::replace(failing, true) {
-            warn!(
-                lease = self.name,
-                error, "cannot read or renew the lease, trying again; no other replica may lead either"
-            );
+            warn!(lease = self.name, error, "cannot read or renew the lease, trying again");
         }
     }
 
@@ -187,12 +205,15 @@ impl Election {
         let spec = lease.spec.take().unwrap_or_default();
         let holder = spec.holder_identity.clone().unwrap_or_default();
         if holder == self.identity {
-            lease.spec = Some(LeaseSpec { renew_time: Some(MicroTime(now)), ..spec });
+            // The duration too: others go by it, and somebody may have written another.
+            let lease_duration_seconds = Some(self.seconds());
+            lease.spec = Some(LeaseSpec { renew_time: Some(MicroTime(now)), lease_duration_seconds, ..spec });
         } else if holder.is_empty() || self.has_run_out(&lease.metadata, &spec) {
             lease.spec = Some(self.taken(now, spec.lease_transitions.unwrap_or_default().saturating_add(1)));
         } else {
             return Ok(Turn::Theirs(holder));
         }
+        self.seen = None;
         // With the version that was read: of two that try, one is refused.
         Self::turn(self.leases.replace(&self.name, &PostParams::default(), &lease).await)
     }
@@ -200,15 +221,19 @@ impl Election {
     fn turn(written: Result<Lease, kube::Error>) -> Result<Turn, kube::Error> {
         match written {
             Ok(_) => Ok(Turn::Ours),
-            Err(kube::Error::Api(status)) if status.code == 409 => Ok(Turn::Theirs("another replica".to_owned())),
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(Turn::Contested),
             Err(error) => Err(error),
         }
+    }
+
+    fn seconds(&self) -> i32 {
+        i32::try_from(self.timing.duration.as_secs()).unwrap_or(i32::MAX)
     }
 
     fn taken(&self, now: Timestamp, transitions: i32) -> LeaseSpec {
         LeaseSpec {
             holder_identity: Some(self.identity.clone()),
-            lease_duration_seconds: Some(i32::try_from(self.timing.duration.as_secs().max(1)).unwrap_or(i32::MAX)),
+            lease_duration_seconds: Some(self.seconds()),
             acquire_time: Some(MicroTime(now)),
             renew_time: Some(MicroTime(now)),
             lease_transitions: Some(transitions),
@@ -221,9 +246,11 @@ impl Election {
         let now = Instant::now();
         let seen = self.seen.take().filter(|seen| seen.version == metadata.resource_version);
         let since = seen.map_or(now, |seen| seen.since);
-        self.seen = Some(Seen { version: metadata.resource_version.clone(), since });
         let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default();
-        now.duration_since(since) >= Duration::from_secs(seconds)
+        // One that says nothing, or less, was written by somebody who counts differently.
+        let runs_out = since + Duration::from_secs(seconds).max(self.timing.duration);
+        self.seen = Some(Seen { version: metadata.resource_version.clone(), since, runs_out });
+        now >= runs_out
     }
 
     /// Gives back what we hold; one that cannot runs out by itself.
@@ -248,6 +275,17 @@ impl Election {
             Err(_) => "no answer in time".to_owned(),
         };
         warn!(lease = self.name, error = why, "cannot give the lease back, it runs out by itself");
+    }
+}
+
+/// What the API server said, or why it could not be asked, and what to try.
+fn why(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if status.code == 403 => {
+            format!("{}; allow the ServiceAccount to get, create and update leases", status.message)
+        }
+        kube::Error::Api(status) => status.message.clone(),
+        _ => format!("{}; check that the API server answers", chain(error)),
     }
 }
 

@@ -36,7 +36,7 @@ pub const TRACE: &str = "watchfire_trace";
 /// Libraries that would tell too much: lapin logs whole returned messages, and with each connection that breaks two or
 /// three errors, which reach us as errors of its calls and are told once, here; OpenTelemetry each failed batch (which
 /// is told once, here), the HTTP stack each connection. `RUST_LOG` can name them to hear them all the same.
-const TAMED: &str = "watchfire_trace=off,lapin=off,\
+const TAMED: &str = "watchfire_trace=off,lapin=off,kube_client=off,kube_runtime=off,\
 opentelemetry=off,opentelemetry_sdk=off,opentelemetry_otlp=off,opentelemetry_http=off,\
 h2=warn,hyper=warn,hyper_util=warn,reqwest=warn,rustls=warn,tower=warn";
 

@@ -107,7 +107,7 @@ pub struct ShardExpression {
 }
 
 /// The HyperFleet API, and how to ask it.
-#[derive(KubeSchema, Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(KubeSchema, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HyperFleetApi {
     /// HyperFleet API base URL.
@@ -147,6 +147,14 @@ pub struct Broker {
     /// Exchange name (optional for rabbitmq, defaults to topic).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exchange: Option<String>,
+}
+
+/// Without the URL: one with a password in it is refused only when it is read.
+impl fmt::Debug for HyperFleetApi {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { url: _, timeout, token_secret_ref } = self;
+        f.debug_struct("HyperFleetApi").field("timeout", timeout).field("token_secret_ref", token_secret_ref).finish()
+    }
 }
 
 impl fmt::Debug for Broker {
@@ -209,10 +217,10 @@ pub struct SentinelConfigStatus {
     /// Resources in the shard, in the last poll.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<i64>,
-    /// Events that the broker confirmed since the sentinel started.
+    /// Events that the broker confirmed since this replica first saw the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub published: Option<i64>,
-    /// Polls that failed, and events that were not taken in their poll, since the sentinel started.
+    /// Polls that failed, and events that were not taken in their poll, since this replica first saw the object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errors: Option<i64>,
 }

@@ -3,7 +3,7 @@
 //! Objects are watched. One that changed is read, with the Secrets that it names; if it holds, its sentinel is stopped
 //! between two units of work and goes on under the new configuration, with what it remembers. If it does not hold, the
 //! sentinel goes on under the last that did, and the object says why. What could not be read is tried again every
-//! [`REQUEUE`]. Whatever is wrong with one object is nothing to the others.
+//! 30 seconds. Whatever is wrong with one object is nothing to the others.
 //!
 //! Of several replicas one leads and runs the sentinels; the others watch, and take over with the lease.
 
@@ -15,14 +15,13 @@ mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::future::join_all;
+use futures_util::future::{join_all, poll_fn};
+use futures_util::stream::{self, BoxStream, StreamExt};
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
-use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, ResourceExt};
 use serde_json::json;
@@ -30,6 +29,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
+use watchfire_delivery::retry::Backoff;
 use watchfire_runtime::chain;
 use watchfire_runtime::config::Env;
 use watchfire_runtime::health::{Dependency, Health};
@@ -42,7 +42,10 @@ use entry::Entry;
 use secrets::Secrets;
 
 /// What could not be read is tried again after so long.
-pub const REQUEUE: Duration = Duration::from_secs(30);
+const REQUEUE: Duration = Duration::from_secs(30);
+
+/// Before a watch that failed begins anew.
+const BACKOFF: Backoff = Backoff { initial: Duration::from_secs(1), multiplier: 2.0, jitter: 0.1, max: REQUEUE };
 
 /// For one request to the API server.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -98,6 +101,8 @@ pub struct Operator {
     entries: BTreeMap<String, Entry>,
     /// Those that a list under way has named; nothing where none is.
     listed: BTreeSet<String>,
+    /// Whether this replica led when everything was last settled.
+    led: bool,
     /// Whether it was said that the object is not there.
     missing: bool,
     news: Arc<Notify>,
@@ -118,6 +123,7 @@ impl Operator {
             watched: None,
             entries: BTreeMap::new(),
             listed: BTreeSet::new(),
+            led: false,
             missing: false,
             news: Arc::default(),
         }
@@ -129,24 +135,41 @@ impl Operator {
             Scope::One(name) => watcher::Config::default().fields(&format!("metadata.name={name}")),
             Scope::All => watcher::Config::default(),
         };
-        let mut events = pin!(watcher(self.objects.clone(), config).default_backoff());
+        let mut events = self.watch(&config);
+        // After a failure a new watch begins with a list, which says when everything is known again.
+        let (mut failures, mut rewatch) = (0, None);
         let heartbeat = self.parts.health.heartbeat("sentinelconfigs", MAX_SILENCE);
         let (news, mut leadership) = (Arc::clone(&self.news), self.parts.leadership.clone());
-        while !token.is_cancelled() {
-            let leads = heartbeat.during(self.settle()).await;
-            let wake = self.entries.values().filter_map(Entry::wake).min();
+        while let Some(leads) = token.run_until_cancelled(heartbeat.during(self.settle())).await {
+            let wake = self.entries.values().filter_map(Entry::wake).chain(rewatch).min();
             let something = async {
                 tokio::select! {
                     event = events.next() => event,
                     () = until(wake) => None,
                     () = news.notified() => None,
                     () = leadership.changed(leads) => None,
+                    () = ended(&mut self.entries) => None,
                 }
             };
             match token.run_until_cancelled(heartbeat.during(something)).await {
-                Some(Some(Ok(event))) => self.heard(event),
-                Some(Some(Err(error))) => self.failed(&error),
-                Some(None) | None => {}
+                Some(Some(Ok(event))) => {
+                    if matches!(event, Event::InitDone) {
+                        failures = 0;
+                    }
+                    self.heard(event);
+                }
+                Some(Some(Err(error))) => {
+                    self.failed(&error);
+                    events = stream::pending().boxed();
+                    rewatch = Some(Instant::now() + BACKOFF.delay(failures, rand::random(), None));
+                    failures += 1;
+                }
+                Some(None) => {}
+                None => break,
+            }
+            if rewatch.is_some_and(|at| at <= Instant::now()) {
+                rewatch = None;
+                events = self.watch(&config);
             }
         }
         self.entries.values().for_each(Entry::stop);
@@ -156,11 +179,11 @@ impl Operator {
         Ok(())
     }
 
+    fn watch(&self, config: &watcher::Config) -> BoxStream<'static, watcher::Result<Event<DynamicObject>>> {
+        watcher(self.objects.clone(), config.clone()).boxed()
+    }
+
     fn heard(&mut self, event: Event<DynamicObject>) {
-        if !matches!(event, Event::Init) && !matches!(self.watched, Some(Ok(()))) {
-            info!(namespace = self.namespace, "SentinelConfig objects are watched");
-            self.watched = Some(Ok(()));
-        }
         match event {
             Event::Init => self.listed.clear(),
             Event::InitApply(object) => {
@@ -168,6 +191,10 @@ impl Operator {
                 self.take(object);
             }
             Event::InitDone => {
+                if !matches!(self.watched, Some(Ok(()))) {
+                    info!(namespace = self.namespace, "SentinelConfig objects are watched");
+                    self.watched = Some(Ok(()));
+                }
                 let listed = std::mem::take(&mut self.listed);
                 for (_, entry) in self.entries.iter_mut().filter(|(name, _)| !listed.contains(*name)) {
                     entry.delete();
@@ -240,6 +267,10 @@ impl Operator {
             }
         }
         let leads = self.parts.leadership.holds();
+        if leads && !std::mem::replace(&mut self.led, leads) {
+            self.entries.values_mut().for_each(Entry::find_status);
+        }
+        self.led = leads;
         let before = self.shards();
         for entry in self.entries.values_mut() {
             entry.turn(leads, &self.parts, &self.news);
@@ -269,11 +300,17 @@ impl Operator {
     /// Writes each status that is to be written.
     async fn write(&mut self) {
         let now = Instant::now();
-        let due = self.entries.iter().filter_map(|(name, entry)| Some((name.clone(), entry.status(now)?)));
-        let writing = due.map(async |(name, status)| {
-            let patch = Patch::Merge(json!({"status": status}));
-            let written = answered(self.objects.patch_status(&name, &PatchParams::default(), &patch)).await;
-            (name, status, written.map(drop))
+        let due = self.entries.iter().filter_map(|(name, entry)| Some((name.clone(), entry.uid(), entry.status(now)?)));
+        let writing = due.map(async |(name, uid, status)| {
+            // Of this very object: it may have been made again meanwhile.
+            let patch = Patch::Merge(json!({"metadata": {"uid": uid}, "status": status}));
+            let params = PatchParams { field_manager: Some("watchfire".to_owned()), ..PatchParams::default() };
+            let written = match answered(self.objects.patch_status(&name, &params, &patch)).await {
+                // It is gone, or another one; the watch will say so.
+                Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+                written => written.map(drop),
+            };
+            (name, status, written)
         });
         for (name, status, written) in join_all(writing).await {
             let Some(entry) = self.entries.get_mut(&name) else { continue };
@@ -337,6 +374,20 @@ fn told(error: &kube::Error) -> String {
         kube::Error::Api(status) => status.message.clone(),
         _ => chain(error),
     }
+}
+
+/// Waits until a sentinel has ended.
+async fn ended(entries: &mut BTreeMap<String, Entry>) {
+    poll_fn(|cx| {
+        let mut any = Poll::Pending;
+        for entry in entries.values_mut() {
+            if entry.poll_end(cx).is_ready() {
+                any = Poll::Ready(());
+            }
+        }
+        any
+    })
+    .await;
 }
 
 /// Sleeps until then, or for ever.

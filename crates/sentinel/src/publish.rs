@@ -256,6 +256,11 @@ impl Publisher {
             };
             debug!(id = about.id, event = event.id(), error = %chain(&error), "event refused");
             round.sink_wide &= error.is_sink_wide();
+            // Another replica publishes it, which is as it should be.
+            if matches!(error, sink::Error::Standby) {
+                settled.push(Settled { due, at: now, refused: Some(chain(&error)) });
+                continue;
+            }
             let told = error.is_sink_wide() || error.kind() == UNROUTABLE;
             if !told && self.is_news(&about.id) {
                 warn!(id = about.id, error = %chain(&error), hint = error.hint(),

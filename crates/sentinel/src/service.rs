@@ -322,9 +322,14 @@ impl Sentinel {
         self.metrics.backlog_settled(listed);
         // Told to stop: how the API is was not learnt, nor how much is due.
         if token.is_cancelled() {
+            self.progress.send_modify(|progress| progress.published += cycle.published);
             return;
         }
-        let pending = if self.config.form == Form::Object { cycle.seen } else { cycle.due };
+        let pending = match self.config.form {
+            Form::Flat | Form::HyperFleet => cycle.due,
+            Form::Object if fetched.is_ok() => cycle.seen,
+            Form::Object => self.progress.borrow().resources,
+        };
         self.metrics.cycle(took, pending, cycle.skew);
         if fetched.is_ok() && outcome.failed == 0 && !outcome.broker_away {
             self.metrics.succeeded(now);

@@ -165,9 +165,7 @@ impl SettingArgs {
             ("poll-interval", self.poll_interval.as_deref()),
         ]
     }
-}
 
-impl SettingArgs {
     /// Fails where a flag gives what SentinelConfig objects say themselves.
     pub(crate) fn refuse_what_objects_say(&self) -> anyhow::Result<()> {
         let of_process = ["name", "debug-config", "tracing-enabled", "log-level", "log-format", "log-output"];
@@ -209,7 +207,7 @@ pub(crate) struct ObjectArgs {
     #[arg(long, value_name = "NAMESPACE", env = "POD_NAMESPACE")]
     pub(crate) namespace: Option<String>,
     /// Serves every SentinelConfig of the namespace instead of one.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "config")]
     pub(crate) all_configs: bool,
     /// Of several replicas, only the one that holds the Lease publishes.
     #[arg(long)]

@@ -3,9 +3,9 @@
 mod broker;
 mod cli;
 mod config;
+mod crds;
 mod demo;
 mod failure;
-mod object;
 mod outbox;
 mod sentinel;
 
@@ -35,7 +35,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::ConfigDump { files, settings } => config::dump(&files, &settings),
         Command::Config { command } => config::run(&command),
         Command::Outbox { store, command } => outbox::run(&store, &command),
-        Command::Crds => say(&object::crds()?),
+        Command::Crds => say(&crds::print()?),
         Command::Completions { shell } => say(&cli::completions(shell)),
         Command::Version(output) => say(&cli::version(output.format)),
     }

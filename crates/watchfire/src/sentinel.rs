@@ -43,7 +43,7 @@ pub(crate) fn run(cli: &SentinelCli) -> Result<(), Failure> {
 
 pub(crate) fn run_one(args: &SentinelArgs) -> Result<(), Failure> {
     let env = Env::from_process();
-    if let Some(scope) = object::scope(args) {
+    if let Some(scope) = object::scope(args)? {
         return block_on(object::serve(scope, args, &env));
     }
     let loaded = config::load(&args.files, &args.settings, &env)?;

@@ -32,6 +32,11 @@ impl Report<'_> {
         self.overrides.origin(key).unwrap_or_else(|| Origin::key(self.form.key(key)))
     }
 
+    /// Whether it is an object that is read.
+    pub(super) fn is_object(&self) -> bool {
+        self.form == Form::Object
+    }
+
     pub(super) fn push(&mut self, key: &str, message: impl Into<String>) {
         self.problems.push(self.origin(key), message);
     }

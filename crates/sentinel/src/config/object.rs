@@ -17,18 +17,26 @@ use crate::object::{Broker, BrokerType, SecretKey, SentinelConfigSpec, ShardSele
 /// The values of the Secrets that an object names.
 pub type SecretValues = BTreeMap<SecretKey, SecretString>;
 
-/// Reads what an object says, and where its events go. Flags and variables of the process are no one object's; of these,
-/// only the broker's fill in what the object leaves out, and `HYPERFLEET_API_TOKEN` a token that it does not name.
+/// What variables say about brokers in general, whatever an object says about its own. Credentials are not among them:
+/// whoever may write an object would have them sent to an address of their choice.
+const GENERAL: [&str; 4] = [
+    "BROKER_EXCHANGE_TYPE",
+    "BROKER_ROUTING_KEY",
+    "BROKER_GOOGLEPUBSUB_CREATE_TOPIC_IF_MISSING",
+    "PUBSUB_EMULATOR_HOST",
+];
+
+/// Reads what an object says, and where its events go. Flags and variables of the process are no one object's.
 pub fn read_object(spec: &SentinelConfigSpec, secrets: &SecretValues, env: &Env) -> (Reading, Settings) {
     let mut problems = Problems::without_file();
     let whole = Whole { config: raw(spec, &mut problems), ..Whole::default() };
-    let mut reading = check::check(Form::Object, whole, &Overrides::default(), env, problems);
+    let mut reading = check::check(Form::Object, whole, &Overrides::default(), &Env::default(), problems);
     if let Some(token) = spec.hyperfleet_api.token_secret_ref.as_ref().and_then(|key| secrets.get(key))
         && let Some(sentinel) = &mut reading.sentinel
     {
         sentinel.api.token = Some(SecretSource::literal(token.clone()));
     }
-    (reading, settings(&spec.broker, secrets).or(Settings::from(env)))
+    (reading, settings(&spec.broker, secrets).or(Settings::from(env).only(&GENERAL)))
 }
 
 fn raw(spec: &SentinelConfigSpec, problems: &mut Problems) -> RawConfig {

@@ -28,6 +28,11 @@ pub(super) fn check(raw: Option<&RawSelector>, report: &mut Report<'_>) -> Optio
     let selector = report.take("resource_selector", Selector::new(requirements))?;
     if let Some(label) = selector.contradiction() {
         let message = format!("nothing can match: the requirements for label {label:?} contradict each other");
+        // On an object nobody would see a warning.
+        if report.is_object() {
+            report.push("resource_selector", message);
+            return None;
+        }
         report.warn("resource_selector", message);
     }
     Some(selector)

@@ -199,7 +199,7 @@ impl Families {
         let help = "Time of a whole cycle, from the first request to the last confirmed event, in seconds";
         ours.register("poll_duration_seconds", help, families.times.poll.clone());
         ours.register("reconcile_duration_seconds", help, families.times.reconcile.clone());
-        ours.register("api_errors", "Requests to the API that failed for good", families.api_errors.clone());
+        ours.register("api_errors", "Requests to the API that failed for good; SentinelConfig objects that could not be loaded, or their status written", families.api_errors.clone());
         ours.register(
             "broker_errors",
             "Events that could not be published in their cycle",

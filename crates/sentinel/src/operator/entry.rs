@@ -3,6 +3,7 @@
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -12,8 +13,8 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
-use watchfire_runtime::clock;
 use watchfire_runtime::tasks::beside;
+use watchfire_runtime::{chain, clock};
 
 use super::guard;
 use super::load::Loaded;
@@ -49,8 +50,11 @@ struct Running {
     stop: CancellationToken,
     /// Whether it ended in an orderly way.
     work: BoxFuture<'static, bool>,
+    ended: Option<bool>,
     progress: watch::Receiver<Progress>,
     ledger: Ledger,
+    /// Of its object.
+    uid: Option<String>,
 }
 
 impl Entry {
@@ -82,13 +86,18 @@ impl Entry {
     }
 
     fn begin(&mut self, object: DynamicObject) {
-        let status: Option<SentinelConfigStatus> =
-            object.data.get("status").cloned().and_then(|status| serde_json::from_value(status).ok());
         self.deleted = object.metadata.deletion_timestamp.is_some();
         (self.read, self.again, self.problem, self.wanted) = (None, None, None, None);
         self.before = Progress::default();
-        self.written = Written::found(status.unwrap_or_default());
         self.object = object;
+        self.find_status();
+    }
+
+    /// Goes by the status that stands in the object: another replica may have written it.
+    pub(super) fn find_status(&mut self) {
+        let status = self.object.data.get("status").cloned();
+        let status: Option<SentinelConfigStatus> = status.and_then(|status| serde_json::from_value(status).ok());
+        self.written = Written::found(status.unwrap_or_default());
     }
 
     /// The object is gone, and with it its sentinel.
@@ -104,13 +113,29 @@ impl Entry {
     /// The object, where it, or what it names, has to be read.
     pub(super) fn unread(&self, now: Instant) -> Option<DynamicObject> {
         let is_due = self.again.is_some_and(|at| at <= now);
-        let unread = self.read.is_none() || self.read != self.object.metadata.generation || is_due;
+        let unread = self.read != Some(self.generation()) || is_due;
         (unread && !self.deleted).then(|| self.object.clone())
+    }
+
+    fn generation(&self) -> i64 {
+        self.object.metadata.generation.unwrap_or_default()
     }
 
     /// When something is to be done though nobody says anything.
     pub(super) fn wake(&self) -> Option<Instant> {
-        self.again
+        self.again.filter(|_| !self.deleted)
+    }
+
+    pub(super) fn uid(&self) -> Option<String> {
+        self.object.uid()
+    }
+
+    /// Whether its sentinel has ended since it was asked last; else the task is woken when it does.
+    pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(running) = self.running.as_mut().filter(|running| running.ended.is_none()) else {
+            return Poll::Pending;
+        };
+        running.work.as_mut().poll(cx).map(|orderly| running.ended = Some(orderly))
     }
 
     /// Why no sentinel runs for this object, if so.
@@ -118,21 +143,20 @@ impl Entry {
         self.problem.as_ref().filter(|_| self.wanted.is_none())
     }
 
-    /// What the sentinel that runs, or ran last, watches.
+    /// What the sentinel that runs watches.
     pub(super) fn shard(&self) -> Option<Shard> {
         self.running.as_ref().map(|running| Shard::of(&running.loaded.sentinel))
     }
 
     /// The object was read: whether it cannot be used.
     pub(super) fn was_read(&mut self, result: Result<Loaded, Problem>) -> bool {
-        let news = self.read != self.object.metadata.generation;
-        self.read = self.object.metadata.generation.or(Some(0));
+        let news = self.read.replace(self.generation()) != Some(self.generation());
         let name = self.object.name_any();
         match result {
             Ok(loaded) => {
                 self.again = loaded.names_secrets().then(|| Instant::now() + REQUEUE);
                 if self.problem.take().is_some() {
-                    info!(sentinel = name, "the SentinelConfig holds again");
+                    info!(sentinel = name, "the SentinelConfig can be used again");
                 }
                 if self.wanted.as_ref() != Some(&loaded) {
                     for warning in &loaded.warnings {
@@ -150,7 +174,7 @@ impl Entry {
                         reason = problem.reason,
                         error = problem.message,
                         in_force = self.wanted.is_some(),
-                        "the SentinelConfig does not hold; the last one that did stays in force"
+                        "the SentinelConfig cannot be used; if one was in force before, it stays"
                     );
                 }
                 self.problem = Some(problem);
@@ -162,9 +186,7 @@ impl Entry {
     /// Starts and stops the sentinel as it should be.
     pub(super) fn turn(&mut self, leads: bool, parts: &Parts, news: &Arc<Notify>) {
         let name = self.object.name_any();
-        if let Some(running) = &mut self.running
-            && let Some(orderly) = (&mut running.work).now_or_never()
-        {
+        if let Some(orderly) = self.running.as_ref().and_then(|running| running.ended) {
             self.ended(&name, parts);
             if !orderly {
                 let message = "the sentinel ended by a defect of this program and is started again; please report it";
@@ -181,8 +203,12 @@ impl Entry {
                 match self.start(&name, loaded, parts, news) {
                     Ok(running) => self.running = Some(running),
                     Err(error) => {
-                        error!(sentinel = name, %error, "cannot make the API client, trying again");
-                        self.read = None;
+                        let message =
+                            format!("make the API client: {}; check the system's certificates", chain(&error));
+                        error!(sentinel = name, error = message, "cannot start the sentinel, trying again");
+                        parts.health.of(&name).forget();
+                        self.problem = Some(Problem { reason: "ClientFailed", message });
+                        (self.wanted, self.again) = (None, Some(Instant::now() + REQUEUE));
                     }
                 }
             }
@@ -223,16 +249,21 @@ impl Entry {
                 let mut run = pin!(AssertUnwindSafe(sentinel.run(stop)).catch_unwind());
                 loop {
                     tokio::select! {
-                        ended = &mut run => {
-                            news.notify_one();
-                            return ended.is_ok();
-                        }
+                        ended = &mut run => return ended.is_ok(),
                         Ok(()) = progress.changed() => news.notify_one(),
                     }
                 }
             }
         };
-        Ok(Running { loaded, stop, work: Box::pin(beside(work)), progress, ledger })
+        Ok(Running {
+            loaded,
+            stop,
+            work: Box::pin(beside(work)),
+            ended: None,
+            progress,
+            ledger,
+            uid: self.object.uid(),
+        })
     }
 
     /// Tells the sentinel to stop, between two units of work.
@@ -245,15 +276,19 @@ impl Entry {
     /// Waits until it has stopped.
     pub(super) async fn stopped(&mut self, parts: &Parts) {
         if let Some(running) = &mut self.running {
-            (&mut running.work).await;
+            if running.ended.is_none() {
+                (&mut running.work).await;
+            }
             let name = self.object.name_any();
             self.ended(&name, parts);
         }
     }
 
     fn ended(&mut self, name: &str, parts: &Parts) {
-        let Some(Running { loaded, progress, ledger, .. }) = self.running.take() else { return };
-        self.before = self.total(&progress.borrow());
+        let Some(Running { loaded, progress, ledger, uid, .. }) = self.running.take() else { return };
+        if uid == self.object.uid() {
+            self.before = self.total(&progress.borrow());
+        }
         self.memory = Some((what(&loaded), ledger));
         (parts.explain)(name, None);
         parts.health.of(name).forget();
@@ -263,7 +298,6 @@ impl Entry {
     /// What this and the sentinels before it came to.
     fn total(&self, progress: &Progress) -> Progress {
         Progress {
-            polled: progress.polled.or(self.before.polled),
             published: progress.published + self.before.published,
             errors: progress.errors + self.before.errors,
             ..progress.clone()
@@ -272,7 +306,10 @@ impl Entry {
 
     /// The status that is to be written now, if one is.
     pub(super) fn status(&self, now: Instant) -> Option<SentinelConfigStatus> {
-        let progress = self.running.as_ref().map(|running| self.total(&running.progress.borrow()));
+        // One that is about to stop says nothing of the spec that is to follow.
+        let in_force = |running: &&Running| self.problem.is_some() || self.wanted.as_ref() == Some(&running.loaded);
+        let running = self.running.as_ref().filter(in_force);
+        let progress = running.map(|running| self.total(&running.progress.borrow()));
         let generation = self.read.filter(|_| !self.deleted)?;
         let state = State { problem: self.problem.as_ref(), progress: progress.as_ref(), generation: Some(generation) };
         let status = of(&state, self.written.status(), clock::now());

@@ -1,4 +1,4 @@
-//! Lets events out while this replica leads, and not a moment longer.
+//! Lets windows of events out while this replica leads.
 
 use std::sync::Arc;
 

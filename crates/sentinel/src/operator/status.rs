@@ -10,7 +10,7 @@ use super::{Problem, REQUEUE};
 use crate::object::SentinelConfigStatus;
 use crate::service::{Progress, Trouble};
 
-/// Counts alone are written no more often than this; a change of a condition is written at once.
+/// Counts and messages alone are written no more often than this; a change of a condition is written at once.
 const COUNTS_EVERY: Duration = Duration::from_secs(30);
 
 /// How a sentinel is, as far as its object tells.
@@ -90,7 +90,11 @@ impl Written {
     /// Whether a status is to be written now.
     pub(super) fn is_due(&self, status: &SentinelConfigStatus, now: Instant) -> bool {
         let since = |at: Option<Instant>, pause| at.is_none_or(|at| now.duration_since(at) >= pause);
-        let told = |status: &SentinelConfigStatus| (status.conditions.clone(), status.observed_generation);
+        // Messages may have numbers in them, that differ each time.
+        let told = |status: &SentinelConfigStatus| {
+            let told = |it: &Condition| (it.type_.clone(), it.status.clone(), it.reason.clone());
+            (status.conditions.iter().map(told).collect::<Vec<_>>(), status.observed_generation)
+        };
         let changed = told(status) != told(&self.status);
         since(self.failed, REQUEUE) && (changed || (*status != self.status && since(self.at, COUNTS_EVERY)))
     }

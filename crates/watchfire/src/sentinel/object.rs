@@ -18,13 +18,24 @@ use crate::cli::{ObjectArgs, SentinelArgs};
 use crate::config;
 use crate::failure::Failure;
 
-/// Which objects are served; nothing where the configuration is a file.
-pub(super) fn scope(args: &SentinelArgs) -> Option<Scope> {
-    if args.objects.all_configs {
-        return Some(Scope::All);
+/// Which objects are served; nothing where the configuration is a file. Flags that are for the other are refused.
+pub(super) fn scope(args: &SentinelArgs) -> Result<Option<Scope>, Failure> {
+    let name = args.files.config.to_str().filter(|name| is_object_name(name) && !args.files.config.exists());
+    let scope = if args.objects.all_configs { Some(Scope::All) } else { name.map(|name| Scope::One(name.to_owned())) };
+    let refused = match scope {
+        Some(_) if args.record.folder.is_some() => Some("--record is not for SentinelConfig objects; leave it out"),
+        Some(_) if args.files.broker_config.is_some() => {
+            Some("--broker-config, or BROKER_CONFIG, is not for SentinelConfig objects; write it into spec.broker")
+        }
+        None if args.objects.leader_elect => {
+            Some("--leader-elect is for SentinelConfig objects; with a file, run one replica")
+        }
+        Some(_) | None => None,
+    };
+    match refused {
+        Some(refused) => Err(Failure::Configuration(anyhow!(refused))),
+        None => Ok(scope),
     }
-    let name = args.files.config.to_str()?;
-    (is_object_name(name) && !args.files.config.exists()).then(|| Scope::One(name.to_owned()))
 }
 
 /// Whether an object can be called so, and a file is not usually.
@@ -63,7 +74,7 @@ async fn serve_objects(
     let leadership = if args.objects.leader_elect {
         let lease = args.objects.leader_elect_lease_name.clone().unwrap_or_else(|| lease_name(&scope));
         let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
-        let (election, leadership) = Election::new(leases, lease, identity(env), timing);
+        let (election, leadership) = Election::new(leases, lease, identity(env), timing, &health);
         // After the sentinels, which finish what they hold as its leader.
         tasks.essential_at(Stage::Workers, "leader-election", election.run(tasks.stage_token(Stage::Workers)));
         leadership
@@ -115,9 +126,11 @@ fn timing(args: &ObjectArgs) -> anyhow::Result<Timing> {
     let duration = args.leader_elect_lease_duration.get();
     let renew_deadline = args.leader_elect_renew_deadline.get();
     let retry_period = args.leader_elect_retry_period.get();
-    if duration < Duration::from_secs(1) || renew_deadline >= duration || retry_period >= renew_deadline {
+    // A Lease counts in seconds.
+    let is_whole = duration >= Duration::from_secs(1) && duration.subsec_nanos() == 0;
+    if !is_whole || renew_deadline >= duration || retry_period >= renew_deadline {
         return Err(anyhow!(
-            "leader election needs a lease duration of at least 1s, a renew deadline below it, and a retry period below \
+            "leader election needs a lease duration of whole seconds, a renew deadline below it, and a retry period below \
              that: these are {duration:?}, {renew_deadline:?} and {retry_period:?}"
         ));
     }

@@ -3,7 +3,7 @@
 use secrecy::SecretString;
 use watchfire_delivery::sink::rabbitmq::{RabbitMqConfig, Transport};
 use watchfire_runtime::SecretSource;
-use watchfire_runtime::config::Problems;
+use watchfire_runtime::config::{Origin, Problems};
 
 use super::DEFAULT_TOPIC;
 use super::settings::Settings;
@@ -42,8 +42,13 @@ fn address(settings: &Settings, config: &mut RabbitMqConfig, problems: &mut Prob
         if let Some(parsed) = problems.take(origin(), config.clone().with_url(&SecretString::from(url))) {
             *config = parsed;
         }
-        if has_userinfo(url) {
-            problems.warn(origin(), "holds credentials; better set BROKER_USER and BROKER_PASSWORD");
+        let better = match origin() {
+            Origin::Key(key) if key.ends_with("SecretRef") => None,
+            Origin::Key(_) => Some("urlSecretRef"),
+            _ => Some("set BROKER_USER and BROKER_PASSWORD"),
+        };
+        if let Some(better) = better.filter(|_| has_userinfo(url)) {
+            problems.warn(origin(), format!("holds credentials; better {better}"));
         }
         if url.contains('?') {
             problems.warn(origin(), "its query is not read: heartbeat, timeouts and limits are the sentinel's own");

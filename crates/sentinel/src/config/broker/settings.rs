@@ -215,6 +215,13 @@ impl Settings {
         self
     }
 
+    /// Returns these settings alone, of all that there are.
+    #[must_use]
+    pub(in crate::config) fn only(mut self, names: &[&str]) -> Self {
+        self.set.retain(|name, _| names.contains(&name.as_str()));
+        self
+    }
+
     /// Returns what was written, if anything was.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.set.get(name).map(|setting| setting.value.as_str())

@@ -3,8 +3,9 @@
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::api::rbac::v1::Role;
-use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
+use watchfire_sentinel::object::SentinelConfig;
 use watchfire_testkit::kubernetes::rule;
 use watchfire_testkit::{amqp_url, control_plane, eventually, unique};
 
@@ -77,7 +78,9 @@ async fn a_secret_is_read_by_its_name_waited_for_and_read_again() {
     assert!(operator.metric(&["hyperfleet_sentinel_api_errors_total{", "operation=\"config_load\""]).await >= 1.0);
 
     let metadata = ObjectMeta { name: Some("hyperfleet-sentinel".to_owned()), ..ObjectMeta::default() };
-    let data = [("broker-url".to_owned(), ByteString(stage.amqp.clone().into_bytes()))].into();
+    // What is not read of a URL tells where it is shown.
+    let url = format!("{}?hidden=hidden", stage.amqp);
+    let data = [("broker-url".to_owned(), ByteString(url.into_bytes()))].into();
     let secret = Secret { metadata, data: Some(data), ..Secret::default() };
     stage.namespace.api::<Secret>().create(&PostParams::default(), &secret).await.unwrap();
     // Tried again every 30 seconds.
@@ -89,8 +92,9 @@ async fn a_secret_is_read_by_its_name_waited_for_and_read_again() {
     assert!(why.contains("the Secret other may not be read; allow") && why.contains("stays in force"), "{why}");
     inbox.drain(LULL).await;
     inbox.take(2).await;
+    let status = serde_json::to_string(&stage.objects().get("east").await.unwrap().status).unwrap();
     let said = operator.stop().await;
-    assert!(!said.contains(&stage.amqp), "the URL stands in the log: {said}");
+    assert!(!said.contains("hidden") && !status.contains("hidden"), "the password is told: {said} {status}");
 }
 
 #[tokio::test]
@@ -150,10 +154,16 @@ async fn what_the_cluster_lacks_is_told_and_waited_for_and_only_the_rights_of_th
     let roles = stage.namespace.api::<Role>();
     let rights = |rules| Patch::Merge(json!({"rules": rules}));
     let read = rule("hyperfleet.redhat.com", &["sentinelconfigs"], &["get", "list", "watch"]);
-    roles.patch("hyperfleet-sentinel", &PatchParams::default(), &rights(vec![read])).await.unwrap();
+    let leases = rule("coordination.k8s.io", &["leases"], &["get", "create", "update"]);
+    roles.patch("hyperfleet-sentinel", &PatchParams::default(), &rights(vec![read.clone(), leases])).await.unwrap();
+    until_refused(&stage).await;
     stage.edit("east", json!({"backoffNotReady": "1s"})).await;
     operator.process.line(&["\"level\":\"warn\"", "cannot write the status", "sentinelconfigs/status"]).await;
     assert!(operator.metric(&["hyperfleet_sentinel_api_errors_total{", "operation=\"status_update\""]).await >= 1.0);
+    // Nor to have the lease: it leads no more, and says what it needs.
+    roles.patch("hyperfleet-sentinel", &PatchParams::default(), &rights(vec![read])).await.unwrap();
+    operator.readiness(503, "allow the ServiceAccount to get, create and update leases").await;
+    operator.process.line(&["leads no more"]).await;
     operator.stop().await;
     roles.patch("hyperfleet-sentinel", &PatchParams::default(), &rights(Vec::new())).await.unwrap();
     let operator = stage.start(&["--config", "east"]).await;
@@ -161,11 +171,28 @@ async fn what_the_cluster_lacks_is_told_and_waited_for_and_only_the_rights_of_th
     operator.stop().await;
 }
 
+/// Waits until the API server has heard that statuses may not be written any more.
+async fn until_refused(stage: &Stage) {
+    let client = stage.account.client().await;
+    let own: Api<SentinelConfig> = Api::namespaced(client, stage.namespace.name());
+    let nothing = Patch::Merge(json!({}));
+    let refused = async || {
+        let answer = own.patch_status("east", &PatchParams::default(), &nothing).await;
+        matches!(&answer, Err(kube::Error::Api(status)) if status.code == 403).then_some(())
+    };
+    eventually(DEADLINE, "the right is taken", refused).await;
+}
+
 #[tokio::test]
 async fn what_stands_in_an_object_is_no_flag_and_what_elects_has_to_be_in_order() {
     for (args, part) in [
         (&["--config", "east", "--poll-interval", "5s"][..], "--poll-interval is not for SentinelConfig objects"),
         (&["--config", "east", "--leader-elect-renew-deadline", "20s"], "a renew deadline below it"),
+        (&["--config", "east", "--leader-elect-lease-duration", "15500ms"], "a lease duration of whole seconds"),
+        (&["--config", "east", "--record", "here"], "--record is not for SentinelConfig objects"),
+        (&["--config", "east", "--broker-config", "here"], "write it into spec.broker"),
+        (&["--config", "east.yaml", "--leader-elect"], "--leader-elect is for SentinelConfig objects"),
+        (&["--config", "east", "--all-configs"], "cannot be used with"),
         (&["--config", "east"], "east is no file here, and so the name of a SentinelConfig"),
         (&["--all-configs"], "find the cluster by KUBECONFIG"),
     ] {
