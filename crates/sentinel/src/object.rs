@@ -134,6 +134,7 @@ pub struct Broker {
     #[serde(rename = "type")]
     pub kind: BrokerType,
     /// Topic/Exchange name for publishing events.
+    #[schemars(length(min = 1))]
     pub topic: String,
     /// GCP Project ID (required for gcp-pubsub).
     #[serde(rename = "projectID", default, skip_serializing_if = "Option::is_none")]
@@ -198,6 +199,21 @@ pub struct SecretKey {
     pub name: String,
     /// The key in it.
     pub key: String,
+}
+
+/// Whether an object of Kubernetes can be called so: RFC 1123.
+pub fn is_object_name(name: &str) -> bool {
+    name.len() <= 253 && name.split('.').all(is_label)
+}
+
+/// Whether a namespace can be called so.
+pub fn is_namespace(name: &str) -> bool {
+    name.len() <= 63 && is_label(name)
+}
+
+fn is_label(label: &str) -> bool {
+    let is_end = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    label.chars().all(|c| is_end(c) || c == '-') && label.starts_with(is_end) && label.ends_with(is_end)
 }
 
 /// What became of a configuration.

@@ -39,6 +39,7 @@ use crate::explain::Explainer;
 use crate::metrics::{Families, Operation, Shard};
 use crate::object::SentinelConfig;
 use entry::Entry;
+use guard::Brokers;
 use secrets::Secrets;
 
 /// What could not be read is tried again after so long.
@@ -95,6 +96,7 @@ pub struct Operator {
     scope: Scope,
     namespace: String,
     parts: Parts,
+    brokers: Brokers,
     watching: Dependency,
     /// Why the objects cannot be watched; nothing until they were listed for the first time.
     watched: Option<Result<(), String>>,
@@ -119,6 +121,7 @@ impl Operator {
             scope,
             namespace: namespace.to_owned(),
             parts,
+            brokers: Brokers::default(),
             watching,
             watched: None,
             entries: BTreeMap::new(),
@@ -213,6 +216,8 @@ impl Operator {
         let name = object.name_any();
         match self.entries.get_mut(&name) {
             Some(entry) => entry.replace(object),
+            // On its way to deletion, and its sentinel has stopped.
+            None if object.metadata.deletion_timestamp.is_some() => {}
             None => {
                 self.entries.insert(name, Entry::new(object));
             }
@@ -273,7 +278,7 @@ impl Operator {
         self.led = leads;
         let before = self.shards();
         for entry in self.entries.values_mut() {
-            entry.turn(leads, &self.parts, &self.news);
+            entry.turn(leads, &self.parts, &self.brokers, &self.news);
         }
         self.entries.retain(|name, entry| {
             let is_over = entry.is_over();

@@ -300,7 +300,8 @@ async fn a_broker_killed_under_load_has_every_event_that_was_ok() {
             match outcome {
                 Ok(()) => drop(confirmed.insert(event.id().to_owned())),
                 Err(e) => {
-                    assert!(matches!(e, Error::Connect { .. }), "{e:?}");
+                    // On a busy machine the time is over before the broker is.
+                    assert!(matches!(e, Error::Connect { .. } | Error::Timeout { .. }), "{e:?}");
                     unconfirmed += 1;
                 }
             }

@@ -30,6 +30,9 @@ const GENERAL: [&str; 4] = [
 pub fn read_object(spec: &SentinelConfigSpec, secrets: &SecretValues, env: &Env) -> (Reading, Settings) {
     let mut problems = Problems::without_file();
     let whole = Whole { config: raw(spec, &mut problems), ..Whole::default() };
+    if spec.broker.topic.trim().is_empty() {
+        problems.push("spec.broker.topic", "missing; write the topic that the adapters listen on");
+    }
     let mut reading = check::check(Form::Object, whole, &Overrides::default(), &Env::default(), problems);
     if let Some(token) = spec.hyperfleet_api.token_secret_ref.as_ref().and_then(|key| secrets.get(key))
         && let Some(sentinel) = &mut reading.sentinel
@@ -88,7 +91,11 @@ fn settings(broker: &Broker, secrets: &SecretValues) -> Settings {
     match broker.kind {
         BrokerType::GcpPubsub => set("BROKER_PROJECT_ID", "projectID", broker.project_id.as_deref()),
         BrokerType::Rabbitmq => {
-            set("BROKER_EXCHANGE", "exchange", Some(broker.exchange.as_deref().unwrap_or(&broker.topic)));
+            set(
+                "BROKER_EXCHANGE",
+                "exchange",
+                Some(broker.exchange.as_deref().filter(|exchange| !exchange.is_empty()).unwrap_or(&broker.topic)),
+            );
             set("BROKER_URL", "url", broker.url.as_deref());
             let secret = broker.url_secret_ref.as_ref().and_then(|key| secrets.get(key));
             set("BROKER_URL", "urlSecretRef", secret.map(ExposeSecret::expose_secret));

@@ -16,7 +16,7 @@ use tracing::{error, info, warn};
 use watchfire_runtime::tasks::beside;
 use watchfire_runtime::{chain, clock};
 
-use super::guard;
+use super::guard::Brokers;
 use super::load::Loaded;
 use super::status::{State, Written, of};
 use super::{Parts, Problem, REQUEUE};
@@ -184,7 +184,7 @@ impl Entry {
     }
 
     /// Starts and stops the sentinel as it should be.
-    pub(super) fn turn(&mut self, leads: bool, parts: &Parts, news: &Arc<Notify>) {
+    pub(super) fn turn(&mut self, leads: bool, parts: &Parts, brokers: &Brokers, news: &Arc<Notify>) {
         let name = self.object.name_any();
         if let Some(orderly) = self.running.as_ref().and_then(|running| running.ended) {
             self.ended(&name, parts);
@@ -200,7 +200,7 @@ impl Entry {
             (Some(running), should) if should != Some(&running.loaded) => running.stop.cancel(),
             (None, Some(loaded)) => {
                 let loaded = loaded.clone();
-                match self.start(&name, loaded, parts, news) {
+                match self.start(&name, loaded, parts, brokers, news) {
                     Ok(running) => self.running = Some(running),
                     Err(error) => {
                         let message =
@@ -216,8 +216,15 @@ impl Entry {
         }
     }
 
-    fn start(&self, name: &str, loaded: Loaded, parts: &Parts, news: &Arc<Notify>) -> Result<Running, reqwest::Error> {
-        let sink = guard::open(&loaded.destination, &parts.leadership);
+    fn start(
+        &self,
+        name: &str,
+        loaded: Loaded,
+        parts: &Parts,
+        brokers: &Brokers,
+        news: &Arc<Notify>,
+    ) -> Result<Running, reqwest::Error> {
+        let sink = brokers.open(&loaded.settings, &loaded.destination, &parts.leadership);
         let (config, topic) = (&loaded.sentinel, loaded.topic.as_str());
         let (shard, health) = (Shard::of(config), parts.health.of(name));
         info!(

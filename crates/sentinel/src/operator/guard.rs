@@ -1,6 +1,6 @@
 //! Lets windows of events out while this replica leads.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -10,6 +10,7 @@ use watchfire_delivery::{CloudEvent, EventSink, sink};
 use watchfire_runtime::lease::Leadership;
 
 use super::load::Destination;
+use crate::config::broker::Settings;
 
 /// Asked with each window: a process that was stopped for longer than its lease goes on where it stood.
 struct Guarded<S> {
@@ -17,12 +18,32 @@ struct Guarded<S> {
     leadership: Leadership,
 }
 
-/// Opens a broker; it connects with the first event.
-pub(super) fn open(destination: &Destination, leadership: &Leadership) -> Arc<dyn EventSink> {
-    let leadership = leadership.clone();
-    match destination {
-        Destination::RabbitMq(config) => Arc::new(Guarded { sink: RabbitMq::new(config.clone()), leadership }),
-        Destination::PubSub(config) => Arc::new(Guarded { sink: PubSub::new(config.clone()), leadership }),
+/// The brokers that sentinels of this process publish to: one connection for all with the same settings, since one takes
+/// megabytes.
+#[derive(Default)]
+pub(super) struct Brokers(Mutex<Vec<(Settings, Weak<dyn EventSink>)>>);
+
+impl Brokers {
+    /// Opens a broker, unless it is open already; it connects with the first event.
+    pub(super) fn open(
+        &self,
+        settings: &Settings,
+        destination: &Destination,
+        leadership: &Leadership,
+    ) -> Arc<dyn EventSink> {
+        let mut opened = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.retain(|(_, sink)| sink.strong_count() > 0);
+        let known = opened.iter().find(|(known, _)| known == settings);
+        if let Some(sink) = known.and_then(|(_, sink)| sink.upgrade()) {
+            return sink;
+        }
+        let leadership = leadership.clone();
+        let sink: Arc<dyn EventSink> = match destination {
+            Destination::RabbitMq(config) => Arc::new(Guarded { sink: RabbitMq::new(config.clone()), leadership }),
+            Destination::PubSub(config) => Arc::new(Guarded { sink: PubSub::new(config.clone()), leadership }),
+        };
+        opened.push((settings.clone(), Arc::downgrade(&sink)));
+        sink
     }
 }
 

@@ -8,15 +8,18 @@ use watchfire_runtime::config::Env;
 
 use super::Problem;
 use super::secrets::Secrets;
-use crate::config::broker::{self, BrokerConfig};
+use crate::config::broker::{self, BrokerConfig, Settings};
 use crate::config::{SecretValues, SentinelConfig, read_object};
 use crate::object::{SecretKey, SentinelConfigSpec};
+use crate::resource::without_text;
 
 /// What a sentinel runs with.
 #[derive(Clone)]
 pub(super) struct Loaded {
     pub(super) sentinel: SentinelConfig,
     pub(super) destination: Destination,
+    /// What the destination was read from.
+    pub(super) settings: Settings,
     /// Topic or exchange.
     pub(super) topic: String,
     pub(super) warnings: Vec<String>,
@@ -50,8 +53,9 @@ impl PartialEq for Loaded {
 pub(super) async fn load(object: &DynamicObject, secrets: &Secrets, env: &Env) -> Result<Loaded, Problem> {
     let invalid = |message: String| Problem { reason: "InvalidConfig", message };
     let spec = object.data.get("spec").cloned().unwrap_or_default();
-    let spec: SentinelConfigSpec = serde_json::from_value(spec)
-        .map_err(|error| invalid(format!("spec: {error}; see `kubectl explain sentinelconfig.spec`")))?;
+    let spec: SentinelConfigSpec = serde_json::from_value(spec).map_err(|error| {
+        invalid(format!("spec: {}; see `kubectl explain sentinelconfig.spec`", without_text(error)))
+    })?;
     let keys: Vec<&SecretKey> =
         spec.hyperfleet_api.token_secret_ref.iter().chain(&spec.broker.url_secret_ref).collect();
     let values = secrets.read(keys).await?;
@@ -71,5 +75,5 @@ pub(super) async fn load(object: &DynamicObject, secrets: &Secrets, env: &Env) -
     // What does not hold has said so.
     let (sentinel, destination) =
         reading.sentinel.zip(destination).ok_or_else(|| invalid("the configuration does not hold".to_owned()))?;
-    Ok(Loaded { sentinel, destination, topic, warnings, spec, values })
+    Ok(Loaded { sentinel, destination, settings, topic, warnings, spec, values })
 }

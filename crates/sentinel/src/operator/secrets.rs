@@ -7,7 +7,7 @@ use secrecy::SecretString;
 
 use super::{Problem, answered, told};
 use crate::config::SecretValues;
-use crate::object::SecretKey;
+use crate::object::{SecretKey, is_object_name};
 
 /// The Secrets of a namespace.
 pub(super) struct Secrets(Api<Secret>);
@@ -28,6 +28,12 @@ impl Secrets {
     }
 
     async fn value(&self, SecretKey { name, key }: &SecretKey) -> Result<SecretString, String> {
+        // It becomes part of an address.
+        if !is_object_name(name) {
+            return Err(format!(
+                "{name:?} is no name of a Secret: lower case letters, digits, '-' and '.'; correct it"
+            ));
+        }
         let found = answered(self.0.get_opt(name)).await.map_err(|error| match &error {
             kube::Error::Api(status) if status.code == 403 => {
                 format!("the Secret {name} may not be read; allow the ServiceAccount to get secrets of this name")

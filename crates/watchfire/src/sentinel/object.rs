@@ -11,6 +11,7 @@ use watchfire_runtime::config::Env;
 use watchfire_runtime::lease::{Election, Leadership, Timing};
 use watchfire_runtime::tasks::Stage;
 use watchfire_runtime::telemetry::Telemetry;
+use watchfire_sentinel::object::{is_namespace, is_object_name};
 use watchfire_sentinel::operator::{Operator, Parts, Scope};
 
 use super::{FLUSH, Ground, explain, telemetry};
@@ -20,7 +21,7 @@ use crate::failure::Failure;
 
 /// Which objects are served; nothing where the configuration is a file. Flags that are for the other are refused.
 pub(super) fn scope(args: &SentinelArgs) -> Result<Option<Scope>, Failure> {
-    let name = args.files.config.to_str().filter(|name| is_object_name(name) && !args.files.config.exists());
+    let name = args.files.config.to_str().filter(|name| is_object(name) && !args.files.config.exists());
     let scope = if args.objects.all_configs { Some(Scope::All) } else { name.map(|name| Scope::One(name.to_owned())) };
     let refused = match scope {
         Some(_) if args.record.folder.is_some() => Some("--record is not for SentinelConfig objects; leave it out"),
@@ -39,15 +40,8 @@ pub(super) fn scope(args: &SentinelArgs) -> Result<Option<Scope>, Failure> {
 }
 
 /// Whether an object can be called so, and a file is not usually.
-fn is_object_name(name: &str) -> bool {
-    let is_label = |label: &str| {
-        let is_end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
-        label.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
-            && is_end(label.chars().next())
-            && is_end(label.chars().last())
-    };
-    let is_file = [".yaml", ".yml", ".json"].iter().any(|extension| name.ends_with(extension));
-    name.len() <= 253 && !is_file && name.split('.').all(is_label)
+fn is_object(name: &str) -> bool {
+    is_object_name(name) && ![".yaml", ".yml", ".json"].iter().any(|extension| name.ends_with(extension))
 }
 
 pub(super) async fn serve(scope: Scope, args: &SentinelArgs, env: &Env) -> Result<(), Failure> {
@@ -117,7 +111,11 @@ async fn connect(scope: &Scope, namespace: Option<&str>) -> Result<(Client, Stri
         Scope::All => "find the cluster by KUBECONFIG, ~/.kube/config or the pod's ServiceAccount".to_owned(),
     };
     let config = Config::infer().await.with_context(no_cluster).map_err(Failure::Configuration)?;
-    let namespace = namespace.unwrap_or(&config.default_namespace).to_owned();
+    let namespace = namespace.filter(|namespace| !namespace.is_empty()).unwrap_or(&config.default_namespace).to_owned();
+    if !is_namespace(&namespace) {
+        let message = format!("{namespace:?} is no name of a namespace; correct --namespace or POD_NAMESPACE");
+        return Err(Failure::Configuration(anyhow!(message)));
+    }
     let client = Client::try_from(config).context("make the client of the API server")?;
     Ok((client, namespace))
 }
@@ -157,11 +155,11 @@ mod tests {
     #[test]
     fn an_object_is_told_from_a_file_by_its_name() {
         for name in ["cluster-sentinel-us-east", "a", "a.b-c.0"] {
-            assert!(is_object_name(name), "{name}");
+            assert!(is_object(name), "{name}");
         }
         for name in ["", "config.yaml", "sentinel.yml", "./east", "/etc/config", "East", "a_b", "-a", "a-", "a..b"] {
-            assert!(!is_object_name(name), "{name}");
+            assert!(!is_object(name), "{name}");
         }
-        assert!(!is_object_name(&"a".repeat(254)));
+        assert!(!is_object(&"a".repeat(254)));
     }
 }

@@ -37,6 +37,7 @@ async fn the_api_server_refuses_what_cannot_hold_and_fills_in_what_is_left_out()
         (without("/hyperfleetAPI", "url"), "spec.hyperfleetAPI.url: Required value"),
         (without("", "broker"), "spec.broker: Required value"),
         (without("/broker", "topic"), "spec.broker.topic: Required value"),
+        (with("/broker/topic", json!("")), "spec.broker.topic"),
         (without("/broker", "url"), "url or urlSecretRef is required for rabbitmq"),
         (with("/resourceType", json!("nodes")), "Unsupported value: \"nodes\""),
         (with("/broker/type", json!("kafka")), "Unsupported value: \"kafka\""),
@@ -87,8 +88,12 @@ async fn a_secret_is_read_by_its_name_waited_for_and_read_again() {
     stage.reason("east", "Polling").await;
     inbox.take(2).await;
     // Of another Secret it may not read, and says so; the last one stays in force.
-    stage.edit("east", json!({"broker": {"urlSecretRef": {"name": "other"}}})).await;
+    stage.edit("east", json!({"broker": {"urlSecretRef": {"name": "?watch=1"}}})).await;
     let why = stage.reason("east", "SecretUnavailable").await;
+    assert!(why.contains("\"?watch=1\" is no name of a Secret"), "{why}");
+    stage.edit("east", json!({"broker": {"urlSecretRef": {"name": "other"}}})).await;
+    let forbidden = async || Some(stage.reason("east", "SecretUnavailable").await).filter(|why| why.contains("other"));
+    let why = eventually(DEADLINE, "the other Secret is told", forbidden).await;
     assert!(why.contains("the Secret other may not be read; allow") && why.contains("stays in force"), "{why}");
     inbox.drain(LULL).await;
     inbox.take(2).await;
