@@ -13,7 +13,7 @@ mod load;
 mod secrets;
 mod status;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::task::Poll;
@@ -288,7 +288,7 @@ impl Operator {
             !is_over
         });
         let after = self.shards();
-        for shard in before.iter().filter(|shard| !after.contains(shard)) {
+        for shard in before.difference(&after) {
             self.parts.families.forget(shard);
         }
         if leads {
@@ -298,7 +298,7 @@ impl Operator {
         leads
     }
 
-    fn shards(&self) -> Vec<Shard> {
+    fn shards(&self) -> HashSet<Shard> {
         self.entries.values().filter_map(Entry::shard).collect()
     }
 

@@ -90,15 +90,14 @@ async fn serve_all(
     let ceiling = ceiling.map(Arc::new);
     let alone = several.len() == 1;
     let sentinels = explain::Sentinels::default();
-    for (index, named) in several.into_iter().enumerate() {
+    for named in several {
         // What there is one of keeps its plain name.
         let name = named.name.filter(|_| !alone);
         let health = name.as_deref().map_or_else(|| health.clone(), |name| health.of(name));
         let parts =
             Parts { families: &families, health: &health, admin: &admin, env, ceiling: ceiling.as_ref(), record };
         let asked = start(named.loaded, name.as_deref(), &parts, &mut brokers, &mut tasks).await?;
-        // Asked in the order of the list.
-        sentinels.begins(&format!("{index:06}"), asked);
+        sentinels.begins(asked);
     }
     let admin = admin.route("/sentinel/explain", explain::pages(sentinels));
     tasks.essential_at(Stage::Admin, "admin", admin.run(tasks.stage_token(Stage::Admin)));
@@ -195,7 +194,7 @@ async fn start(
         sentinel = sentinel.record(recorder);
     }
     let explainer = sentinel.explainer().context("make the API client")?;
-    let asked = explain::Asked { explainer, store: sink.store };
+    let asked = explain::Asked { name: name.unwrap_or_default().to_owned(), explainer, store: sink.store };
     tasks.essential("sentinel", sentinel.run(tasks.token()));
     Ok(asked)
 }

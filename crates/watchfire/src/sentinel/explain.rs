@@ -1,6 +1,5 @@
 //! `watchfire sentinel explain`: what an operator asks at three in the morning; the answer first, then what led to it.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -31,20 +30,20 @@ const USAGE: &str = "GET /sentinel/explain/{id} says why a resource is, or is no
 /// How long the store may take; the page that asks is given up after ten seconds, of which the API may take eight.
 const STORE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// The sentinels of this process, by name; they come and go where objects say so.
+/// The sentinels of this process, in the order in which they began; they come and go where objects say so.
 #[derive(Clone, Default)]
-pub(super) struct Sentinels(Arc<Mutex<BTreeMap<String, Arc<Asked>>>>);
+pub(super) struct Sentinels(Arc<Mutex<Vec<Arc<Asked>>>>);
 
 impl Sentinels {
-    pub(super) fn begins(&self, name: &str, asked: Asked) {
-        self.lock().insert(name.to_owned(), Arc::new(asked));
+    pub(super) fn begins(&self, asked: Asked) {
+        self.lock().push(Arc::new(asked));
     }
 
     pub(super) fn ends(&self, name: &str) {
-        self.lock().remove(name);
+        self.lock().retain(|asked| asked.name != name);
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Asked>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Asked>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -57,6 +56,8 @@ pub(super) fn pages(sentinels: Sentinels) -> Router {
 
 /// A sentinel of this process, and where its broker keeps what it delivers, if that is the embedded one.
 pub(super) struct Asked {
+    /// Empty, where it is the only one.
+    pub(super) name: String,
     pub(super) explainer: Explainer,
     pub(super) store: Option<Store>,
 }
@@ -84,7 +85,7 @@ fn delivery(entry: Entry) -> Delivery {
 
 async fn answer(extract::State(sentinels): extract::State<Sentinels>, Path(id): Path<String>) -> Response {
     let now = clock::now();
-    let sentinels: Vec<_> = sentinels.lock().values().cloned().collect();
+    let sentinels = sentinels.lock().clone();
     let mut asked: FuturesOrdered<_> = sentinels.iter().map(|sentinel| sentinel.explain(&id, now)).collect();
     let mut answers = Vec::new();
     while let Some(answer) = asked.next().await {

@@ -91,7 +91,7 @@ async fn serve_objects(
         env: env.clone(),
         leadership,
         explain: Box::new(move |name, explainer| match explainer {
-            Some(explainer) => sentinels.begins(name, explain::Asked { explainer, store: None }),
+            Some(explainer) => sentinels.begins(explain::Asked { name: name.to_owned(), explainer, store: None }),
             None => sentinels.ends(name),
         }),
     };
