@@ -4,11 +4,13 @@
 //! asks no clock and no API: `now` is an argument, and what came of earlier events is in the ledger. Only the service
 //! builds events: which there are, and their ids, is known without.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
 use tracing::{debug, warn};
 use watchfire_delivery::CloudEvent;
 use watchfire_runtime::chain;
@@ -24,11 +26,14 @@ use crate::notices::{Kind, Notices};
 use crate::partial;
 use crate::payload::Omitted;
 use crate::publish::Settled;
-use crate::resource::{Resource, parse_id, parse_updated};
+use crate::resource::{Resource, parse_id};
 use crate::trace::{self, TraceResources};
 
 /// Own events are remembered for at least as long as this: with ages of seconds, a short outage would outlast them all.
 const MIN_LIFETIME: Duration = Duration::from_mins(10);
+
+/// When a resource itself was last changed, in both spellings.
+const CHANGED: [&str; 2] = ["updated_time", "updatedTime"];
 
 /// What decides, with everything that it remembers.
 pub(crate) struct Engine {
@@ -39,8 +44,8 @@ pub(crate) struct Engine {
     pub(crate) trace_resources: TraceResources,
     metrics: Metrics,
     notices: Notices,
-    /// What of a resource the payload reads; nothing means all of it.
-    payload_fields: Option<BTreeSet<String>>,
+    /// What of a resource its event is made of; nothing means all of it.
+    event_fields: Option<BTreeSet<String>>,
     /// What was changed before may have been published by the process before.
     started: Timestamp,
 }
@@ -123,10 +128,10 @@ pub(crate) fn answer(config: &SentinelConfig, says: bool) -> Answer {
     }
 }
 
-impl Cause<'_> {
+impl<'a> Cause<'a> {
     /// The id of the resource.
-    pub(crate) fn resource(&self) -> &str {
-        &self.resource.id
+    pub(crate) fn resource(&self) -> Cow<'a, str> {
+        self.resource.id.clone()
     }
 
     /// The id of the event.
@@ -160,6 +165,10 @@ impl Ledger {
 
 impl Engine {
     pub(crate) fn new(config: Arc<SentinelConfig>, metrics: Metrics, started: Timestamp) -> Self {
+        let mut event_fields = config.payload.top_level_fields();
+        if let Some(fields) = &mut event_fields {
+            fields.extend(CHANGED.map(str::to_owned));
+        }
         Self {
             ledger: Ledger::new(&config),
             roster: Roster::default(),
@@ -167,7 +176,7 @@ impl Engine {
             trace_resources: TraceResources::default(),
             metrics,
             notices: Notices::default(),
-            payload_fields: config.payload.top_level_fields(),
+            event_fields,
             started,
             config,
         }
@@ -276,7 +285,7 @@ impl Engine {
     pub(crate) fn build(&mut self, cause: &Cause<'_>) -> Option<Due> {
         let Cause { item, resource, decision, now, .. } = cause;
         // It was read a moment ago, but as a view, which skips most of what a payload may want.
-        let value = match partial::read(item, self.payload_fields.as_ref()) {
+        let value = match partial::read(item, self.event_fields.as_ref()) {
             Ok(value) => value,
             Err(error) => {
                 self.metrics.unreadable();
@@ -307,28 +316,30 @@ impl Engine {
         }
         let resource_type = &self.config.api.resource_type;
         let event = event::reconcile(resource, decision, built.data, resource_type, *now);
-        Some(Due { event, about: self.about(cause) })
+        let changed = self.first_of_spec(cause, &value);
+        Some(Due { event, about: About { changed, ..Self::about(cause) } })
     }
 
-    /// What the event is about.
-    pub(crate) fn about(&self, cause: &Cause<'_>) -> About {
+    /// What the event is about, but for when the spec was changed.
+    pub(crate) fn about(cause: &Cause<'_>) -> About {
         About {
             reason: cause.decision.reason,
             id: cause.resource.id.clone().into_owned(),
             generation: cause.resource.generation,
             silent: cause.silent,
-            changed: self.first_of_spec(cause),
+            changed: None,
         }
     }
 
     /// When the spec was changed that this event is the first of, if this process saw it happen.
-    fn first_of_spec(&self, cause: &Cause<'_>) -> Option<Timestamp> {
-        let Cause { item, decision, repeats, .. } = cause;
+    fn first_of_spec(&self, cause: &Cause<'_>, resource: &Value) -> Option<Timestamp> {
+        let Cause { decision, repeats, .. } = cause;
         let tells_of_specs = matches!(decision.reason, Reason::GenerationChanged | Reason::ExpressionTrue);
         let first = tells_of_specs && decision.since.is_none() && !repeats;
         // The API projects times to the second.
         let started = self.started - SignedDuration::from_secs(1);
-        first.then(|| parse_updated(item)).flatten().filter(|changed| *changed >= started)
+        let changed = CHANGED.iter().find_map(|name| resource.get(name)).filter(|_| first)?;
+        changed.as_str()?.parse().ok().filter(|changed| *changed >= started)
     }
 
     fn tell_omitted(&mut self, omitted: &Omitted, id: &str) {

@@ -107,16 +107,6 @@ pub fn parse_id(json: &str) -> Option<Cow<'_, str>> {
     serde_json::from_str::<OnlyId<'_>>(json).ok()?.id.map(|text| text.0)
 }
 
-/// Reads only when the resource itself was last changed, where the API says so in a way that can be read.
-pub fn parse_updated(json: &str) -> Option<Timestamp> {
-    #[derive(Deserialize)]
-    struct OnlyUpdated<'a> {
-        #[serde(borrow, alias = "updatedTime")]
-        updated_time: Option<Text<'a>>,
-    }
-    serde_json::from_str::<OnlyUpdated<'_>>(json).ok()?.updated_time?.0.parse().ok()
-}
-
 /// An error of the wrong shape without the text that it quotes: that is of the body, and may be long.
 pub(crate) fn without_text(error: serde_json::Error) -> serde_json::Error {
     if !error.is_data() {

@@ -274,7 +274,7 @@ impl Simulation {
                 decision.due.filter(|_| !decision.from_future).unwrap_or(Timestamp::MIN)
             }
             Verdict::Due(cause) => {
-                let about = self.engine.about(&cause);
+                let about = Engine::about(&cause);
                 see(about.generation);
                 self.pending.insert(cause.event(), Pending { number, about, decided: at });
                 Timestamp::MIN
