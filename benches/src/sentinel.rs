@@ -9,7 +9,7 @@ use lapin::options::{
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
 use tokio_util::sync::CancellationToken;
-use watchfire_sentinel::api::projection::Projection;
+use watchfire_sentinel::api::projection::{Projection, Reads};
 use watchfire_sentinel::payload::Payload;
 use watchfire_simulator::{Dialect, FleetState, Server, Simulator};
 use watchfire_testkit::beside;
@@ -19,7 +19,8 @@ use crate::report::{Row, median};
 
 /// What the sentinel asks for with its default payload, of resources that have no owner; a ceiling reads the same.
 fn fields() -> anyhow::Result<String> {
-    match Projection::new(&Payload::default_payload(), None) {
+    let payload = Payload::default_payload();
+    match Projection::new([Reads { payload: &payload, expression: None }].into_iter()) {
         Projection::Unproven(candidates) => {
             let mut without_owner = candidates.into_iter().filter(|fields| !fields.contains("owner_references"));
             without_owner.next().context("find what the sentinel asks for")

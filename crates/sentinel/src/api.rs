@@ -199,6 +199,11 @@ impl Error {
         hint.to_owned()
     }
 
+    /// What readiness says of it.
+    pub(crate) fn why(&self, form: Form) -> String {
+        format!("{}; {}", watchfire_runtime::chain(self), self.hint(form))
+    }
+
     /// How long we stay away at least because the API asked for it, at most [`LONGEST_RETRY_AFTER`].
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -238,7 +243,7 @@ impl Error {
 pub type OnFailure<'a> = &'a (dyn Fn(&Error) + Send + Sync);
 
 /// What the client needs to know.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ApiConfig {
     /// Base address, for example `http://hyperfleet-api:8000`.
     pub endpoint: Url,
@@ -252,8 +257,8 @@ pub struct ApiConfig {
     pub page_size: usize,
     /// Sent with every request, besides our own.
     pub headers: Vec<(HeaderName, SecretSource)>,
-    /// Trusted besides the system's.
-    pub authorities: Vec<Certificate>,
+    /// Trusted besides the system's: certificates in PEM form, which were read.
+    pub authorities: Vec<u8>,
 }
 
 /// A client of one list endpoint.
@@ -273,7 +278,7 @@ impl Api {
             .timeout(config.timeout)
             .connect_timeout(config.timeout.min(Duration::from_secs(5)))
             .user_agent(concat!("watchfire-sentinel/", env!("CARGO_PKG_VERSION")))
-            .tls_certs_merge(config.authorities.iter().cloned())
+            .tls_certs_merge(Certificate::from_pem_bundle(&config.authorities)?)
             .build()?;
         let mut list = config.endpoint.clone();
         let base = list.path().trim_end_matches('/').to_owned();

@@ -13,6 +13,7 @@ mod engine;
 pub mod event;
 pub mod explain;
 pub mod expression;
+mod feed;
 pub mod inflight;
 pub mod metrics;
 mod notices;
@@ -32,4 +33,5 @@ pub mod trace;
 
 pub use ceiling::Ceiling;
 pub use config::SentinelConfig;
+pub use feed::Feeds;
 pub use service::Sentinel;

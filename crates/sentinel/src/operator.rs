@@ -36,6 +36,7 @@ use watchfire_runtime::health::{Dependency, Health};
 use watchfire_runtime::lease::Leadership;
 
 use crate::explain::Explainer;
+use crate::feed::Feeds;
 use crate::metrics::{Families, Operation, Shard};
 use crate::object::SentinelConfig;
 use entry::Entry;
@@ -71,6 +72,8 @@ pub struct Parts {
     pub health: Health,
     /// What is given outside of the objects.
     pub env: Env,
+    /// The lists that they walk.
+    pub feeds: Feeds,
     /// Whether this replica may publish.
     pub leadership: Leadership,
     /// Hears of each sentinel that begins and ends.

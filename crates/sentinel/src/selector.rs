@@ -11,7 +11,7 @@ use crate::resource::Labels;
 
 /// The API takes 4,096 characters as `search` and refuses more, so what does not fit is left to us; the rest is for the
 /// id from which a page goes on.
-const MAX_SEARCH: usize = 4096 - 256;
+pub(crate) const MAX_SEARCH: usize = 4096 - 256;
 
 /// One condition on one label.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The loop: list, decide, publish, remember; every poll interval.
 //!
-//! Pages are decided on while the next one is on its way, and events go out in windows while pages still come in, so
+//! Pages are decided on while the next one is on its way ([`crate::feed`]), and events go out in windows while pages still come in, so
 //! that neither the fleet nor its events are ever held in memory as a whole. A cycle is successful when the whole list
 //! was read, everything due was confirmed and the broker is there; what was not confirmed is decided again in the next
 //! one, under the same id.
@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::future::join;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span, debug, error, field, info, info_span, warn};
 use watchfire_delivery::EventSink;
@@ -23,14 +23,13 @@ use watchfire_runtime::health::{Dependency, Health, Heartbeat};
 use watchfire_runtime::tasks::beside;
 
 use crate::adapters::Change;
-use crate::api::paging::{Pages, Query};
-use crate::api::projection::{Projection, Reads};
-use crate::api::{self, Api};
+use crate::api;
 use crate::ceiling::Ceiling;
 use crate::config::{Form, SentinelConfig};
 use crate::decision::Reason;
 use crate::engine::{Due, Engine, Lasting, Ledger, Verdict, lifetime};
 use crate::explain::{Explainer, Memory, Outcomes};
+use crate::feed::{Feeds, Seat, Walk};
 use crate::metrics::Metrics;
 use crate::page::Page;
 use crate::publish::{Outcome, Publisher, Settled};
@@ -49,9 +48,7 @@ const MAX_REFUSAL: usize = 300;
 /// One sentinel.
 pub struct Sentinel {
     config: Arc<SentinelConfig>,
-    api: Api,
-    query: Query,
-    projection: Projection,
+    seat: Seat,
     engine: Engine,
     publisher: Publisher,
     metrics: Metrics,
@@ -116,18 +113,16 @@ impl Sentinel {
         metrics: Metrics,
         health: &Health,
     ) -> Result<Self, reqwest::Error> {
-        let api = Api::new(&config.api)?;
-        let query = Query { search: config.selector.search(), labels: config.selector.labels(), fields: None };
+        let api_state = health.dependency("hyperfleet_api");
+        let seat = Feeds::default().join(&config, api_state.clone())?;
         metrics.config_loaded(config.poll_interval);
         let config = Arc::new(config);
         Ok(Self {
-            api,
-            query,
-            projection: Projection::new(&config.payload, config.expression.as_deref()),
+            seat,
             engine: Engine::new(Arc::clone(&config), metrics.clone(), clock::now()),
             publisher: Publisher::new(sink, metrics.clone(), config.max_events_per_second.map(Ceiling::new)),
             metrics,
-            api_state: health.dependency("hyperfleet_api"),
+            api_state,
             polled: health.dependency("sentinel_poll"),
             broker_state: health.dependency("broker"),
             heartbeat: Arc::new(health.heartbeat("sentinel_poll", MAX_SILENCE)),
@@ -183,6 +178,12 @@ impl Sentinel {
         self
     }
 
+    /// Shares walks with other sentinels of the process that ask the same API for the same kind.
+    pub fn sharing(mut self, feeds: &Feeds) -> Result<Self, reqwest::Error> {
+        self.seat = feeds.join(&self.config, self.api_state.clone())?;
+        Ok(self)
+    }
+
     /// Traces the decisions on these resources, each in a span of its own.
     #[must_use]
     pub fn trace_resources(mut self, which: TraceResources) -> Self {
@@ -203,28 +204,16 @@ impl Sentinel {
         Ok(Explainer::new(Arc::clone(&self.config))?.with(memory))
     }
 
-    /// Runs until told to stop: at once for the first time, then every poll interval. Ends between two units of work.
+    /// Runs until told to stop: at once for the first time, then every poll interval, or with another's poll of the same
+    /// list up to half an interval before. Ends between two units of work.
     pub async fn run(mut self, token: CancellationToken) -> Result<(), Infallible> {
-        let mut ticks = interval_at(Instant::now(), self.config.poll_interval);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut due = Instant::now();
         loop {
-            if token.run_until_cancelled(self.heartbeat.during(ticks.tick())).await.is_none() {
-                return Ok(());
-            }
-            let resource_type = &self.config.api.resource_type;
-            let span = info_span!(
-                "sentinel.poll",
-                resource_type,
-                subset = resource_type,
-                topic = self.topic.as_deref(),
-                sentinel = self.name.as_deref(),
-                seen = field::Empty,
-                due = field::Empty,
-                published = field::Empty,
-                failed = field::Empty,
-                otel.status_code = field::Empty,
-            );
-            if let Err(error) = self.cycle(&token).instrument(span).await
+            let interval = self.config.poll_interval;
+            let walk = self.heartbeat.during(self.seat.walk(due, interval / 2, || self.span()));
+            let Some((walk, span)) = token.run_until_cancelled(walk).await else { return Ok(()) };
+            due = walk.began + interval;
+            if let Err(error) = self.through(walk, &token).instrument(span).await
                 && let Some(after) = error.retry_after()
             {
                 warn!(?after, at_most = ?api::LONGEST_RETRY_AFTER, "the API asks to be left alone for so long");
@@ -236,8 +225,29 @@ impl Sentinel {
         }
     }
 
-    /// Goes through the list once.
-    pub async fn cycle(&mut self, token: &CancellationToken) -> Result<Cycle, api::Error> {
+    fn span(&self) -> Span {
+        let resource_type = &self.config.api.resource_type;
+        info_span!(
+            "sentinel.poll",
+            resource_type,
+            subset = resource_type,
+            topic = self.topic.as_deref(),
+            sentinel = self.name.as_deref(),
+            seen = field::Empty,
+            due = field::Empty,
+            published = field::Empty,
+            failed = field::Empty,
+            otel.status_code = field::Empty,
+        )
+    }
+
+    /// Goes through the list once, now.
+    pub async fn cycle(&mut self, token: &CancellationToken) -> Result<Cycle, Arc<api::Error>> {
+        let (walk, _) = self.seat.walk(Instant::now(), Duration::ZERO, Span::current).await;
+        self.through(walk, token).await
+    }
+
+    async fn through(&mut self, walk: Walk, token: &CancellationToken) -> Result<Cycle, Arc<api::Error>> {
         let begun = Instant::now();
         self.heartbeat.beat();
         // No more than a window is decided ahead: what goes out late should not be old.
@@ -257,7 +267,7 @@ impl Sentinel {
             async move { publisher.run(due, &broker, &heartbeat, &token, settled).await }
         });
         self.engine.lasting = Lasting::default();
-        let mut walk = Walk {
+        let mut deciding = Deciding {
             engine: &mut self.engine,
             metrics: &self.metrics,
             api_state: &self.api_state,
@@ -266,23 +276,12 @@ impl Sentinel {
             cycle: Cycle::default(),
         };
         let fetching = async {
-            let api_state = &self.api_state;
-            let failed = |error: &api::Error| {
-                api_state.down(why(error, self.config.form));
-            };
             // Waiting for an API that is away can take longer than the grace period; nothing of it is half done.
-            let listing = async {
-                let search = self.query.search.as_deref();
-                let reads = Reads { payload: &self.config.payload, expression: self.config.expression.as_deref() };
-                let proof = self.projection.prove(&self.api, search, reads, &failed);
-                self.heartbeat.during(proof).await?;
-                self.query.fields = self.projection.fields().map(str::to_owned);
-                walk.run(&mut Pages::new(&self.api, &self.query, &failed), &self.heartbeat, token).await
-            };
+            let listing = deciding.run(walk, &self.heartbeat, token);
             let result = token.run_until_cancelled(listing).await.unwrap_or(Ok(()));
-            let cycle = walk.cycle;
+            let cycle = deciding.cycle;
             // Only when the sender is gone does the publisher know that nothing more will come.
-            drop(walk);
+            drop(deciding);
             (result, cycle)
         };
         let ((fetched, mut cycle), mut outcome) = join(fetching, confirmations).await;
@@ -298,7 +297,7 @@ impl Sentinel {
     fn conclude(
         &mut self,
         cycle: Cycle,
-        fetched: &Result<(), api::Error>,
+        fetched: &Result<(), Arc<api::Error>>,
         outcome: Outcome,
         took: Duration,
         token: &CancellationToken,
@@ -359,9 +358,9 @@ impl Sentinel {
         }
     }
 
-    fn trouble(&self, fetched: &Result<(), api::Error>, outcome: Outcome) -> Option<Trouble> {
+    fn trouble(&self, fetched: &Result<(), Arc<api::Error>>, outcome: Outcome) -> Option<Trouble> {
         let (reason, message) = match fetched {
-            Err(error) => ("ApiUnavailable", why(error, self.config.form)),
+            Err(error) => ("ApiUnavailable", error.why(self.config.form)),
             Ok(()) if outcome.broker_away => (
                 "BrokerUnavailable",
                 self.broker_state.trouble().unwrap_or_else(|| "the broker takes no events".to_owned()),
@@ -374,7 +373,7 @@ impl Sentinel {
         Some(Trouble { reason, message })
     }
 
-    fn tell_of_the_api(&mut self, fetched: &Result<(), api::Error>) {
+    fn tell_of_the_api(&mut self, fetched: &Result<(), Arc<api::Error>>) {
         let Err(error) = fetched else {
             self.api_state.up();
             self.polled.up();
@@ -390,8 +389,7 @@ impl Sentinel {
             }
             return;
         };
-        self.api_state.down(why(error, self.config.form));
-        self.projection.refused(error);
+        self.api_state.down(error.why(self.config.form));
         self.metrics.api_error(error);
         // Once per change of state: an API that stays away says nothing new every few seconds.
         if !std::mem::replace(&mut self.api_failing, true) {
@@ -413,11 +411,6 @@ fn tell_adapter(change: &Change<'_>) {
     }
 }
 
-/// What readiness says of an API that fails.
-fn why(error: &api::Error, form: Form) -> String {
-    format!("{}; {}", chain(error), error.hint(form))
-}
-
 /// What became of an event, for whoever asks later.
 fn fate(Settled { due: Due { event, about }, at, refused }: Settled) -> Fate {
     Fate {
@@ -430,8 +423,8 @@ fn fate(Settled { due: Due { event, about }, at, refused }: Settled) -> Fate {
     }
 }
 
-/// One walk over the list, from pages to events.
-struct Walk<'a> {
+/// From the pages of a walk to events.
+struct Deciding<'a> {
     engine: &'a mut Engine,
     metrics: &'a Metrics,
     api_state: &'a Dependency,
@@ -440,30 +433,22 @@ struct Walk<'a> {
     cycle: Cycle,
 }
 
-impl Walk<'_> {
+impl Deciding<'_> {
     async fn run(
         &mut self,
-        pages: &mut Pages<'_>,
+        mut walk: Walk,
         heartbeat: &Heartbeat,
         token: &CancellationToken,
-    ) -> Result<(), api::Error> {
-        let mut page = heartbeat.during(pages.next()).await?;
-        while let Some(current) = page.map(Arc::new) {
+    ) -> Result<(), Arc<api::Error>> {
+        while let Some(page) = heartbeat.during(walk.next()).await? {
             // Told with each page: the walk lasts for as long as the broker takes to confirm what is due.
             self.api_state.up();
             if token.is_cancelled() {
                 return Ok(());
             }
-            // The next page is on its way while this one is decided on: the request is written by another task, which
-            // may have to wait for this thread.
-            let deciding = async {
-                tokio::task::yield_now().await;
-                self.decide_page(&current).await;
-            };
-            let (next, ()) = join(heartbeat.during(pages.next()), deciding).await;
-            page = next?;
+            self.decide_page(&page).await;
         }
-        self.engine.lasting.unlisted = pages.missing();
+        self.engine.lasting.unlisted = walk.unlisted;
         self.metrics.lasting(&self.engine.lasting, clock::now());
         Ok(())
     }
@@ -490,7 +475,7 @@ impl Walk<'_> {
                     continue;
                 }
                 // Across pages the walk recognises what is listed twice.
-                Verdict::Due(cause) if !due_here.insert(cause.resource().to_owned()) => continue,
+                Verdict::Due(cause) if !due_here.insert(cause.resource()) => continue,
                 Verdict::Due(cause) => match self.engine.build(&cause) {
                     Some(due) => due,
                     None => continue,

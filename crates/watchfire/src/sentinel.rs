@@ -18,7 +18,7 @@ use watchfire_runtime::telemetry::{LogConfig, Telemetry};
 use watchfire_runtime::{Admin, AdminConfig, chain, crypto, metrics, parse_bind_address, roots};
 use watchfire_sentinel::config::Process;
 use watchfire_sentinel::metrics::{Families, Shard};
-use watchfire_sentinel::{Ceiling, Sentinel, SentinelConfig, api};
+use watchfire_sentinel::{Ceiling, Feeds, Sentinel, SentinelConfig, api};
 
 use crate::broker::Brokers;
 use crate::cli::sentinel::{Question, SentinelCli};
@@ -88,14 +88,14 @@ async fn serve_all(
     // One for all of them: the lowest that any of the files says.
     let ceiling = Ceiling::lowest(several.iter().map(|named| named.loaded.sentinel.max_events_per_second));
     let ceiling = ceiling.map(Arc::new);
-    let alone = several.len() == 1;
+    let (alone, feeds) = (several.len() == 1, Feeds::default());
     let sentinels = explain::Sentinels::default();
     for named in several {
         // What there is one of keeps its plain name.
         let name = named.name.filter(|_| !alone);
         let health = name.as_deref().map_or_else(|| health.clone(), |name| health.of(name));
-        let parts =
-            Parts { families: &families, health: &health, admin: &admin, env, ceiling: ceiling.as_ref(), record };
+        let (families, admin, feeds) = (&families, &admin, &feeds);
+        let parts = Parts { families, health: &health, admin, env, ceiling: ceiling.as_ref(), feeds, record };
         let asked = start(named.loaded, name.as_deref(), &parts, &mut brokers, &mut tasks).await?;
         sentinels.begins(asked);
     }
@@ -145,6 +145,7 @@ struct Parts<'a> {
     admin: &'a Admin,
     env: &'a Env,
     ceiling: Option<&'a Arc<Ceiling>>,
+    feeds: &'a Feeds,
     record: &'a RecordBesideArgs,
 }
 
@@ -190,9 +191,11 @@ async fn start(
     if let Some(ceiling) = parts.ceiling {
         sentinel = sentinel.below(Arc::clone(ceiling));
     }
-    if let Some(recorder) = recorder {
-        sentinel = sentinel.record(recorder);
-    }
+    sentinel = match recorder {
+        // What others select is not for its recording.
+        Some(recorder) => sentinel.record(recorder),
+        None => sentinel.sharing(parts.feeds).context("make the API client")?,
+    };
     let explainer = sentinel.explainer().context("make the API client")?;
     let asked = explain::Asked { name: name.unwrap_or_default().to_owned(), explainer, store: sink.store };
     tasks.essential("sentinel", sentinel.run(tasks.token()));

@@ -55,6 +55,15 @@ pub struct Pages<'a> {
     counted: Option<u64>,
 }
 
+/// Where a walk stands; another one can go on from there.
+pub struct Place {
+    state: State,
+    served: u64,
+    listed: u64,
+    counted: Option<u64>,
+}
+
+#[derive(Clone)]
 enum State {
     First,
     /// The first page is out; whether the API pages by key is not known yet.
@@ -83,6 +92,18 @@ impl<'a> Pages<'a> {
     /// Begins a walk; `failed` hears of every attempt that is tried again.
     pub fn new(api: &'a Api, query: &'a Query, failed: OnFailure<'a>) -> Self {
         Self { api, query, failed, state: State::First, requests: 0, served: 0, listed: 0, counted: None }
+    }
+
+    /// Goes on from where another walk over the same list stood.
+    pub fn go_on(api: &'a Api, query: &'a Query, failed: OnFailure<'a>, place: Place) -> Self {
+        let Place { state, served, listed, counted } = place;
+        Self { api, query, failed, state, requests: 0, served, listed, counted }
+    }
+
+    /// Where this walk stands.
+    pub fn place(&self) -> Place {
+        let &Self { served, listed, counted, .. } = self;
+        Place { state: self.state.clone(), served, listed, counted }
     }
 
     /// The next page, with only what no earlier page brought; `None` at the end.
@@ -220,6 +241,7 @@ impl<'a> Pages<'a> {
 
 /// Notices that a walk by key goes in circles (Brent's way): one end of a page is kept, a later one after twice as many
 /// pages each time, so that it costs one id however long the list is.
+#[derive(Clone)]
 struct Guard {
     kept: String,
     left: u64,

@@ -62,12 +62,16 @@ pub enum Projection {
 
 impl Projection {
     /// Candidates for what is read; off where something of it can't be projected.
-    pub fn new(payload: &Payload, expression: Option<&Expression>) -> Self {
-        let Some(mut read) = payload.top_level_fields() else { return Self::Off };
-        match expression.map(Expression::top_level_fields) {
-            None => {}
-            Some(None) => return Self::Off,
-            Some(Some(fields)) => read.extend(fields.iter().cloned()),
+    pub fn new<'a>(reads: impl Iterator<Item = Reads<'a>>) -> Self {
+        let mut read = BTreeSet::new();
+        for Reads { payload, expression } in reads {
+            let Some(fields) = payload.top_level_fields() else { return Self::Off };
+            read.extend(fields);
+            match expression.map(Expression::top_level_fields) {
+                None => {}
+                Some(None) => return Self::Off,
+                Some(Some(fields)) => read.extend(fields.iter().cloned()),
+            }
         }
         let mut fields: BTreeSet<&str> = DECISION.into();
         let mut owned = false;
@@ -112,7 +116,7 @@ impl Projection {
         &mut self,
         api: &Api,
         search: Option<&str>,
-        reads: Reads<'_>,
+        reads: &[Reads<'_>],
         failed: OnFailure<'_>,
     ) -> Result<(), Error> {
         let Self::Unproven(candidates) = self else { return Ok(()) };
@@ -161,9 +165,9 @@ fn same_resource(whole: &str, projected: &str) -> bool {
     resource::parse_id(whole).is_some_and(|id| resource::parse_id(projected) == Some(id))
 }
 
-/// The projection writes times to the second; nothing else may differ.
-fn same_input(reads: Reads<'_>, whole: &str, projected: &str) -> bool {
-    let view = |json| {
+/// The projection writes times to the second; nothing else may differ, whoever reads it.
+fn same_input(reads: &[Reads<'_>], whole: &str, projected: &str) -> bool {
+    let view = |reads: &Reads<'_>, json| {
         let mut view = Resource::parse(json).ok()?;
         let value = partial::read(json, None).ok()?;
         let facts = Facts { resource: &value, view: &view, now: Timestamp::UNIX_EPOCH };
@@ -176,7 +180,7 @@ fn same_input(reads: Reads<'_>, whole: &str, projected: &str) -> bool {
         view.deleted_time = view.deleted_time.and_then(|at| Timestamp::from_second(at.as_second()).ok());
         Some((view, data, read))
     };
-    view(whole).is_some_and(|whole| view(projected) == Some(whole))
+    reads.iter().all(|reads| view(reads, whole).is_some_and(|whole| view(reads, projected) == Some(whole)))
 }
 
 /// Cuts the resource's own times, and those of its conditions, to the second.

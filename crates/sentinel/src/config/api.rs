@@ -167,7 +167,7 @@ fn one_header(name: &str, value: &RawHeader, env: &Env) -> Result<(HeaderName, S
     Ok((name, source))
 }
 
-fn authorities(path: &Path, report: &mut Report<'_>) -> Option<Vec<Certificate>> {
+fn authorities(path: &Path, report: &mut Report<'_>) -> Option<Vec<u8>> {
     let mut pem = Vec::new();
     let read = open_regular(path).and_then(|file| file.take(MAX_AUTHORITIES + 1).read_to_end(&mut pem));
     let found = match read {
@@ -176,7 +176,7 @@ fn authorities(path: &Path, report: &mut Report<'_>) -> Option<Vec<Certificate>>
         Err(error) => Err(error.to_string()),
     };
     let problem = match found {
-        Ok(found) if !found.is_empty() => return Some(found),
+        Ok(found) if !found.is_empty() => return Some(pem),
         Ok(_) => format!("{} holds no certificate; it has to be in PEM form", path.display()),
         Err(problem) => format!("read {}: {problem}", path.display()),
     };

@@ -10,6 +10,7 @@ mod expression_go;
 mod families;
 mod far;
 mod feedback;
+mod feeds;
 mod forms;
 mod integration;
 mod outage;

@@ -15,7 +15,7 @@ use watchfire_runtime::config::{Env, Text};
 use watchfire_runtime::health::{Health, Status};
 use watchfire_sentinel::config::{Overrides, SentinelConfig, read};
 use watchfire_sentinel::metrics::{Families, Metrics, Shard};
-use watchfire_sentinel::{Sentinel, api};
+use watchfire_sentinel::{Feeds, Sentinel, api};
 use watchfire_simulator::{Dialect, Server, Simulator};
 use watchfire_testkit::eventually;
 
@@ -183,6 +183,11 @@ pub(crate) struct Live {
 impl Bench {
     /// Puts a sentinel together from the text of its file.
     pub(crate) fn new(config: &str, sink: Arc<dyn EventSink>) -> Self {
+        Self::sharing(config, sink, &Feeds::default())
+    }
+
+    /// One of several of a process.
+    pub(crate) fn sharing(config: &str, sink: Arc<dyn EventSink>, feeds: &Feeds) -> Self {
         let mut registry = Registry::default();
         let families = Families::register(&mut registry);
         let health = Health::new();
@@ -190,6 +195,7 @@ impl Bench {
         let metrics = metrics(&families, &config, sink.kind());
         let fresh = encode(&registry);
         let sentinel = Sentinel::new(config, sink, metrics, &health).expect("a client");
+        let sentinel = sentinel.sharing(feeds).expect("a client");
         Self { sentinel, health, fresh, registry }
     }
 
@@ -204,7 +210,7 @@ impl Bench {
     }
 
     /// One cycle; an error of the API is part of the result.
-    pub(crate) async fn cycle(&mut self) -> Result<watchfire_sentinel::service::Cycle, api::Error> {
+    pub(crate) async fn cycle(&mut self) -> Result<watchfire_sentinel::service::Cycle, Arc<api::Error>> {
         self.sentinel.cycle(&CancellationToken::new()).await
     }
 

@@ -11,6 +11,7 @@ use watchfire_runtime::config::Env;
 use watchfire_runtime::lease::{Election, Leadership, Timing};
 use watchfire_runtime::tasks::Stage;
 use watchfire_runtime::telemetry::Telemetry;
+use watchfire_sentinel::Feeds;
 use watchfire_sentinel::object::{is_namespace, is_object_name};
 use watchfire_sentinel::operator::{Operator, Parts, Scope};
 
@@ -89,6 +90,7 @@ async fn serve_objects(
         families,
         health: health.clone(),
         env: env.clone(),
+        feeds: Feeds::default(),
         leadership,
         explain: Box::new(move |name, explainer| match explainer {
             Some(explainer) => sentinels.begins(explain::Asked { name: name.to_owned(), explainer, store: None }),

@@ -283,6 +283,32 @@ async fn an_object_is_created_edited_broken_repaired_deleted_and_made_again_whil
 }
 
 #[tokio::test]
+async fn objects_of_one_api_share_its_polls() {
+    let Some(stage) = Stage::set("objects_of_one_api_share_its_polls").await else { return };
+    let exchange = unique("exchange");
+    let mut inbox = stage.listen(&exchange).await;
+    let regions = ["us-east", "us-west"];
+    for region in regions {
+        stage.create(region, stage.spec(&exchange, region)).await;
+    }
+    let operator = stage.start(&["--all-configs"]).await;
+    inbox.take(8).await;
+    for region in regions {
+        stage.reason(region, "Polling").await;
+    }
+    let polls = async || operator.metric(&["hyperfleet_sentinel_poll_duration_seconds_count{"]).await;
+    let before = polls().await;
+    stage.fleet.fleet.faults().forget_requests();
+    eventually(DEADLINE, "each has polled ten times", async || (polls().await >= before + 20.0).then_some(())).await;
+    let lists = stage.fleet.fleet.faults().lists();
+    let walks = lists.iter().filter(|list| list.query("search").is_none_or(|search| !search.starts_with("id > ")));
+    let walks = walks.count();
+    // Two polls of two sentinels are one walk; some more or less between two looks.
+    assert!((9..15).contains(&walks), "{lists:?}");
+    operator.stop().await;
+}
+
+#[tokio::test]
 async fn what_is_deployed_is_taken_by_the_api_server() {
     let Some(cluster) = cluster("what_is_deployed_is_taken_by_the_api_server").await else { return };
     let client = cluster.client();
