@@ -10,6 +10,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Api, ObjectMeta, PostParams};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -87,6 +91,23 @@ impl Leadership {
     }
 }
 
+/// Whether this replica leads, for the metrics; named as the controllers of Kubernetes name it.
+#[derive(Debug, Clone, Default)]
+pub struct Metrics(Family<LeaseLabels, Gauge>);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LeaseLabels {
+    name: String,
+}
+
+impl Metrics {
+    /// Registers it; nothing is shown until there is an election.
+    pub fn register(&self, registry: &mut Registry) {
+        let help = "Whether this replica leads (1), or stands by or cannot renew its Lease (0)";
+        registry.register("leader_election_master_status", help, self.0.clone());
+    }
+}
+
 /// Takes part in an election.
 pub struct Election {
     leases: Api<Lease>,
@@ -94,6 +115,7 @@ pub struct Election {
     identity: String,
     timing: Timing,
     state: Dependency,
+    leading: Gauge,
     seen: Option<Seen>,
     until: watch::Sender<Option<Instant>>,
 }
@@ -122,10 +144,12 @@ impl Election {
         identity: String,
         timing: Timing,
         health: &Health,
+        metrics: &Metrics,
     ) -> (Self, Leadership) {
         let (until, receiver) = watch::channel(None);
         let state = health.dependency("leader_election");
-        (Self { leases, name, identity, timing, state, seen: None, until }, Leadership(receiver))
+        let leading = metrics.0.get_or_create_owned(&LeaseLabels { name: name.clone() });
+        (Self { leases, name, identity, timing, state, leading, seen: None, until }, Leadership(receiver))
     }
 
     /// Takes part until told to stop; the lease is given back then, so that another one need not wait for its end.
@@ -153,6 +177,7 @@ impl Election {
                 );
                 leader = None;
             }
+            self.leading.set(i64::from(self.leads()));
             let next = Instant::now() + self.timing.retry_period;
             let next = self.seen.as_ref().map_or(next, |seen| next.min(seen.runs_out.max(Instant::now())));
             if token.run_until_cancelled(sleep_until(next)).await.is_none() {
@@ -160,6 +185,7 @@ impl Election {
             }
         }
         self.release().await;
+        self.leading.set(0);
         Ok(())
     }
 

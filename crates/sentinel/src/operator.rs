@@ -108,6 +108,10 @@ pub struct Operator {
     listed: BTreeSet<String>,
     /// Whether this replica led when everything was last settled.
     led: bool,
+    /// Until when a list that was asked for should have come.
+    patience: Option<Instant>,
+    /// Those that are on their way to deletion, and their sentinels have stopped.
+    leaving: BTreeSet<String>,
     /// Whether it was said that the object is not there.
     missing: bool,
     news: Arc<Notify>,
@@ -130,6 +134,8 @@ impl Operator {
             entries: BTreeMap::new(),
             listed: BTreeSet::new(),
             led: false,
+            patience: None,
+            leaving: BTreeSet::new(),
             missing: false,
             news: Arc::default(),
         }
@@ -147,7 +153,7 @@ impl Operator {
         let heartbeat = self.parts.health.heartbeat("sentinelconfigs", MAX_SILENCE);
         let (news, mut leadership) = (Arc::clone(&self.news), self.parts.leadership.clone());
         while let Some(leads) = token.run_until_cancelled(heartbeat.during(self.settle())).await {
-            let wake = self.entries.values().filter_map(Entry::wake).chain(rewatch).min();
+            let wake = self.entries.values().filter_map(Entry::wake).chain(rewatch).chain(self.patience).min();
             let something = async {
                 tokio::select! {
                     event = events.next() => event,
@@ -177,6 +183,10 @@ impl Operator {
                 rewatch = None;
                 events = self.watch(&config);
             }
+            if self.patience.is_some_and(|at| at <= Instant::now()) {
+                self.patience = None;
+                self.unwatched("no answer yet; check that the API server answers".to_owned());
+            }
         }
         self.entries.values().for_each(Entry::stop);
         for entry in self.entries.values_mut() {
@@ -185,7 +195,8 @@ impl Operator {
         Ok(())
     }
 
-    fn watch(&self, config: &watcher::Config) -> BoxStream<'static, watcher::Result<Event<DynamicObject>>> {
+    fn watch(&mut self, config: &watcher::Config) -> BoxStream<'static, watcher::Result<Event<DynamicObject>>> {
+        self.patience = Some(Instant::now() + PATIENCE);
         watcher(self.objects.clone(), config.clone()).boxed()
     }
 
@@ -197,17 +208,21 @@ impl Operator {
                 self.take(object);
             }
             Event::InitDone => {
+                self.patience = None;
                 if !matches!(self.watched, Some(Ok(()))) {
-                    info!(namespace = self.namespace, "SentinelConfig objects are watched");
+                    let objects = self.listed.len();
+                    info!(namespace = self.namespace, objects, "SentinelConfig objects are watched");
                     self.watched = Some(Ok(()));
                 }
                 let listed = std::mem::take(&mut self.listed);
+                self.leaving.retain(|name| listed.contains(name));
                 for (_, entry) in self.entries.iter_mut().filter(|(name, _)| !listed.contains(*name)) {
                     entry.delete();
                 }
             }
             Event::Apply(object) => self.take(object),
             Event::Delete(object) => {
+                self.leaving.remove(&object.name_any());
                 if let Some(entry) = self.entries.get_mut(&object.name_any()) {
                     entry.delete();
                 }
@@ -217,9 +232,13 @@ impl Operator {
 
     fn take(&mut self, object: DynamicObject) {
         let name = object.name_any();
+        if object.metadata.deletion_timestamp.is_some() {
+            self.leaving.insert(name.clone());
+        } else {
+            self.leaving.remove(&name);
+        }
         match self.entries.get_mut(&name) {
             Some(entry) => entry.replace(object),
-            // On its way to deletion, and its sentinel has stopped.
             None if object.metadata.deletion_timestamp.is_some() => {}
             None => {
                 self.entries.insert(name, Entry::new(object));
@@ -240,6 +259,11 @@ impl Operator {
             watcher::Error::WatchError(status) => status.message.clone(),
             watcher::Error::NoResourceVersion => chain(error),
         };
+        self.patience = None;
+        self.unwatched(why);
+    }
+
+    fn unwatched(&mut self, why: String) {
         self.parts.families.object_failed(&Shard::unknown(), Operation::Load);
         // Once per change of state: an API server that stays away says nothing new.
         if !matches!(&self.watched, Some(Err(known)) if *known == why) {
@@ -256,6 +280,11 @@ impl Operator {
             kube::Error::Api(status) if status.code == 403 => format!(
                 "{}; allow the ServiceAccount to get, list and watch sentinelconfigs in the namespace {}",
                 status.message, self.namespace
+            ),
+            kube::Error::Api(status) if status.code == 401 => format!(
+                "{}; the API server does not take the token or certificate: check that it has not expired, and that it is \
+                 of this cluster",
+                status.message
             ),
             _ => format!("{}; check that the API server answers", told(error)),
         }
@@ -348,10 +377,18 @@ impl Operator {
         if let Scope::One(name) = &self.scope
             && self.entries.is_empty()
         {
-            let why = format!(
-                "there is no SentinelConfig {name} in the namespace {}; create it, or correct --config or --namespace",
-                self.namespace
-            );
+            let namespace = &self.namespace;
+            let why = if self.leaving.contains(name) {
+                format!(
+                    "the SentinelConfig {name} in the namespace {namespace} is being deleted, and its finalizers hold it; \
+                     nothing is published for it any more"
+                )
+            } else {
+                format!(
+                    "there is no SentinelConfig {name} in the namespace {namespace}; create it, or correct --config or \
+                     --namespace"
+                )
+            };
             if !std::mem::replace(&mut self.missing, true) {
                 error!(error = why, "nothing is published");
                 self.parts.families.object_failed(&Shard::unknown(), Operation::Load);

@@ -9,6 +9,7 @@ mod simulate;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
+use prometheus_client::registry::Registry;
 use tracing::{info, warn};
 use watchfire_delivery::metrics::Metrics as DeliveryMetrics;
 use watchfire_runtime::config::Env;
@@ -82,7 +83,7 @@ async fn serve_all(
     env: &Env,
     telemetry: &Telemetry,
 ) -> Result<(), Failure> {
-    let ground = Ground::new(args.addresses(":8080", ":9090"), env, telemetry).await?;
+    let ground = Ground::new(args.addresses(":8080", ":9090"), env, telemetry, |_| {}).await?;
     let Ground { health, mut tasks, families, delivery, admin } = ground;
     let mut brokers = Brokers::new(&delivery);
     // One for all of them: the lowest that any of the files says.
@@ -115,8 +116,13 @@ struct Ground {
 }
 
 impl Ground {
-    /// Binds the sockets; signals are heard from here on.
-    async fn new(addresses: [(&str, &str); 2], env: &Env, telemetry: &Telemetry) -> Result<Self, Failure> {
+    /// Binds the sockets; signals are heard from here on. `register` adds metrics to those of every process.
+    async fn new(
+        addresses: [(&str, &str); 2],
+        env: &Env,
+        telemetry: &Telemetry,
+        register: impl FnOnce(&mut Registry),
+    ) -> Result<Self, Failure> {
         if roots::are_built_in(env) {
             warn!("the system has no certificates of authorities, trusting those built into this program");
         }
@@ -129,6 +135,7 @@ impl Ground {
         let families = Families::register(&mut registry);
         let delivery = DeliveryMetrics::default();
         delivery.register(&mut registry);
+        register(&mut registry);
         let [health_address, metrics_address] = addresses.map(|(flag, text)| {
             parse_bind_address(text).with_context(|| format!("read --{flag}")).map_err(Failure::Configuration)
         });

@@ -84,6 +84,7 @@ fn selector(shard: &ShardSelector) -> RawSelector {
 fn settings(broker: &Broker, secrets: &SecretValues) -> Settings {
     let mut settings = Settings::default();
     let mut set = |name: &str, key: &str, value: Option<&str>| {
+        settings.place(name, Origin::key(format!("spec.broker.{key}")));
         settings.set(name, value.unwrap_or_default(), Origin::key(format!("spec.broker.{key}")));
     };
     set("BROKER_TYPE", "type", Some(broker.kind.as_str()));
@@ -99,6 +100,8 @@ fn settings(broker: &Broker, secrets: &SecretValues) -> Settings {
             set("BROKER_URL", "url", broker.url.as_deref());
             let secret = broker.url_secret_ref.as_ref().and_then(|key| secrets.get(key));
             set("BROKER_URL", "urlSecretRef", secret.map(ExposeSecret::expose_secret));
+            // The address has them.
+            set("BROKER_USER", "url", None);
         }
     }
     settings

@@ -159,7 +159,8 @@ impl Entry {
                     info!(sentinel = name, "the SentinelConfig can be used again");
                 }
                 if self.wanted.as_ref() != Some(&loaded) {
-                    for warning in &loaded.warnings {
+                    let known = self.wanted.as_ref().map_or(&[][..], |before| &before.warnings);
+                    for warning in loaded.warnings.iter().filter(|warning| !known.contains(warning)) {
                         warn!(%warning, sentinel = name, "legal, but probably not meant");
                     }
                     self.wanted = Some(loaded);

@@ -2,6 +2,7 @@
 
 use kube::api::DynamicObject;
 use secrecy::ExposeSecret;
+use serde_json::json;
 use watchfire_delivery::sink::pubsub::PubSubConfig;
 use watchfire_delivery::sink::rabbitmq::RabbitMqConfig;
 use watchfire_runtime::config::Env;
@@ -52,7 +53,8 @@ impl PartialEq for Loaded {
 /// Reads an object and what it names.
 pub(super) async fn load(object: &DynamicObject, secrets: &Secrets, env: &Env) -> Result<Loaded, Problem> {
     let invalid = |message: String| Problem { reason: "InvalidConfig", message };
-    let spec = object.data.get("spec").cloned().unwrap_or_default();
+    // One that is null is told as one that has nothing in it.
+    let spec = object.data.get("spec").filter(|spec| !spec.is_null()).cloned().unwrap_or_else(|| json!({}));
     let spec: SentinelConfigSpec = serde_json::from_value(spec).map_err(|error| {
         invalid(format!("spec: {}; see `kubectl explain sentinelconfig.spec`", without_text(error)))
     })?;

@@ -13,6 +13,9 @@ use crate::service::{Progress, Trouble};
 /// Counts and messages alone are written no more often than this; a change of a condition is written at once.
 const COUNTS_EVERY: Duration = Duration::from_secs(30);
 
+/// What a broker or an API says is of any length; what people read is not.
+const MAX_MESSAGE: usize = 1_000;
+
 /// How a sentinel is, as far as its object tells.
 pub(super) struct State<'a> {
     /// Why the newest spec does not hold.
@@ -32,7 +35,7 @@ pub(super) fn of(state: &State<'_>, before: &SentinelConfigStatus, now: Timestam
             type_: kind.to_owned(),
             status: status.to_owned(),
             reason: reason.to_owned(),
-            message,
+            message: message.chars().take(MAX_MESSAGE).collect(),
             observed_generation: state.generation,
             last_transition_time: same.map_or(Time(now), |same| same.last_transition_time.clone()),
         }

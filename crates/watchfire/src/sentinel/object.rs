@@ -6,9 +6,10 @@ use anyhow::{Context, anyhow};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::Api;
 use kube::{Client, Config};
+use prometheus_client::registry::Registry;
 use tracing::info;
 use watchfire_runtime::config::Env;
-use watchfire_runtime::lease::{Election, Leadership, Timing};
+use watchfire_runtime::lease::{self, Election, Leadership, Timing};
 use watchfire_runtime::tasks::Stage;
 use watchfire_runtime::telemetry::Telemetry;
 use watchfire_sentinel::Feeds;
@@ -64,12 +65,14 @@ async fn serve_objects(
     (client, namespace): (Client, &str),
     timing: Timing,
 ) -> Result<(), Failure> {
-    let ground = Ground::new(args.process.addresses(":8081", ":8080"), env, telemetry).await?;
+    let election = args.objects.leader_elect.then(lease::Metrics::default);
+    let register = |registry: &mut Registry| election.iter().for_each(|election| election.register(registry));
+    let ground = Ground::new(args.process.addresses(":8081", ":8080"), env, telemetry, register).await?;
     let Ground { health, mut tasks, families, admin, .. } = ground;
-    let leadership = if args.objects.leader_elect {
+    let leadership = if let Some(metrics) = &election {
         let lease = args.objects.leader_elect_lease_name.clone().unwrap_or_else(|| lease_name(&scope));
         let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
-        let (election, leadership) = Election::new(leases, lease, identity(env), timing, &health);
+        let (election, leadership) = Election::new(leases, lease, identity(env), timing, &health, metrics);
         // After the sentinels, which finish what they hold as its leader.
         tasks.essential_at(Stage::Workers, "leader-election", election.run(tasks.stage_token(Stage::Workers)));
         leadership

@@ -93,6 +93,8 @@ pub struct Settings {
     set: BTreeMap<String, Setting>,
     /// Where those stand whose values could not be taken.
     left_out: BTreeMap<String, Origin>,
+    /// Where those would stand that are not set, if not in variables.
+    places: BTreeMap<String, Origin>,
     /// Where those stand that another name of the same setting stands above, and where that one does.
     overruled: Vec<(Origin, Origin)>,
 }
@@ -150,6 +152,11 @@ impl Settings {
         if !value.is_empty() {
             self.set.insert(name.to_owned(), Setting { value: value.to_owned(), origin });
         }
+    }
+
+    /// Says where one would stand, unless that was said.
+    pub(in crate::config) fn place(&mut self, name: &str, origin: Origin) {
+        self.places.entry(name.to_owned()).or_insert(origin);
     }
 
     /// Notes that one stands there and could not be taken, which was told: it is not missing.
@@ -234,8 +241,9 @@ impl Settings {
 
     /// Where a setting stands; where one would write it, if it stands nowhere.
     pub(super) fn origin(&self, name: &str) -> Origin {
-        let left_out = || self.left_out.get(name).cloned().unwrap_or_else(|| Origin::env(name));
-        self.set.get(name).map_or_else(left_out, |setting| setting.origin.clone())
+        let set = self.set.get(name).map(|setting| &setting.origin);
+        let place = set.or_else(|| self.left_out.get(name)).or_else(|| self.places.get(name));
+        place.cloned().unwrap_or_else(|| Origin::env(name))
     }
 
     /// Whether one says where events go, or would if its value could be taken.

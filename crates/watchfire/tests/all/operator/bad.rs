@@ -7,9 +7,9 @@ use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use watchfire_sentinel::object::SentinelConfig;
 use watchfire_testkit::kubernetes::rule;
-use watchfire_testkit::{amqp_url, control_plane, eventually, unique};
+use watchfire_testkit::{Mode, Proxy, amqp_url, control_plane, eventually, unique};
 
-use super::{LULL, Stage, install, role};
+use super::{LULL, Operator, Stage, install, role};
 use crate::support::{DEADLINE, run, text};
 
 #[tokio::test]
@@ -173,6 +173,50 @@ async fn what_the_cluster_lacks_is_told_and_waited_for_and_only_the_rights_of_th
     roles.patch("hyperfleet-sentinel", &PatchParams::default(), &rights(Vec::new())).await.unwrap();
     let operator = stage.start(&["--config", "east"]).await;
     operator.readiness(503, "allow the ServiceAccount to get, list and watch sentinelconfigs").await;
+    operator.stop().await;
+}
+
+#[tokio::test]
+async fn an_api_server_that_says_nothing_or_does_not_know_us_is_told() {
+    let test = "an_api_server_that_says_nothing_or_does_not_know_us_is_told";
+    let Some(stage) = Stage::set(test).await else { return };
+    let way = Proxy::start(stage.namespace.cluster().address()).await;
+    way.set(Mode::Blackhole).await;
+    let kubeconfig = stage.account.kubeconfig_over(way.address());
+    let operator = Operator::start(&stage, &["--all-configs"], &kubeconfig).await;
+    operator.readiness(503, "no answer yet; check that the API server answers").await;
+    way.set(Mode::Pass).await;
+    way.cut();
+    operator.readiness(200, "").await;
+    operator.process.line(&["are watched", "\"objects\":0"]).await;
+    operator.stop().await;
+
+    let mut stranger: Value = serde_json::from_slice(&std::fs::read(&kubeconfig).unwrap()).unwrap();
+    stranger["users"][0]["user"]["token"] = json!("expired");
+    std::fs::write(&kubeconfig, stranger.to_string()).unwrap();
+    let operator = Operator::start(&stage, &["--all-configs"], &kubeconfig).await;
+    operator.readiness(503, "does not take the token or certificate").await;
+    operator.stop().await;
+}
+
+#[tokio::test]
+async fn an_object_that_its_finalizer_holds_is_said_to_be_on_its_way() {
+    let test = "an_object_that_its_finalizer_holds_is_said_to_be_on_its_way";
+    let Some(stage) = Stage::set(test).await else { return };
+    let exchange = unique("exchange");
+    let mut inbox = stage.listen(&exchange).await;
+    stage.create("east", stage.spec(&exchange, "us-east")).await;
+    let held = |finalizers: Value| Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
+    let objects = stage.objects();
+    objects.patch("east", &PatchParams::default(), &held(json!(["example.com/held"]))).await.unwrap();
+    let operator = stage.start(&["--config", "east"]).await;
+    inbox.take(2).await;
+    stage.delete("east").await;
+    operator.readiness(503, "is being deleted, and its finalizers hold it").await;
+    inbox.drain(LULL).await;
+    objects.patch("east", &PatchParams::default(), &held(json!([]))).await.unwrap();
+    operator.readiness(503, "there is no SentinelConfig east").await;
+    assert!(inbox.drain(LULL).await.is_empty(), "nothing is published for what is on its way");
     operator.stop().await;
 }
 

@@ -22,6 +22,9 @@ const ELECT: [&str; 9] = [
     "300ms",
 ];
 
+/// Who leads, in the metrics.
+const LEADS: [&str; 1] = ["leader_election_master_status{"];
+
 /// Who holds the lease.
 async fn holder(stage: &Stage) -> Option<String> {
     let lease = stage.namespace.api::<Lease>().get_opt("watchfire-sentinel-east").await.ok()??;
@@ -73,7 +76,9 @@ async fn of_three_replicas_one_publishes_whatever_becomes_of_it() {
     for standby in &replicas {
         assert!(standby.operator.published().await.abs() < 0.1, "who does not lead publishes nothing");
         standby.operator.readiness(200, "").await;
+        assert!(standby.operator.metric(&LEADS).await.abs() < 0.1, "who stands by does not say that it leads");
     }
+    assert!((first.operator.metric(&LEADS).await - 1.0).abs() < 0.1);
 
     // Killed: the lease runs out.
     first.operator.process.signal(Signal::KILL);
@@ -85,6 +90,7 @@ async fn of_three_replicas_one_publishes_whatever_becomes_of_it() {
     second.way.set(Mode::Refuse).await;
     second.way.cut();
     second.operator.process.line(&["leads no more"]).await;
+    assert!(second.operator.metric(&LEADS).await.abs() < 0.1);
     let third = leader(&stage, &mut replicas, Some(&second.identity)).await;
     let before = second.operator.published().await;
     count(inbox.drain(LULL).await);
