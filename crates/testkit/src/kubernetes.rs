@@ -203,6 +203,13 @@ impl Cluster {
         Self { client: Client::try_from(config).expect("make a client of the cluster"), kubeconfig }
     }
 
+    /// Another client, for another runtime: a client lives in the one that it was made in.
+    pub(crate) async fn connect(&self) -> Option<Client> {
+        let options = KubeConfigOptions::default();
+        let config = Config::from_custom_kubeconfig(self.kubeconfig.clone(), &options).await.ok()?;
+        Client::try_from(config).ok()
+    }
+
     /// A client with every right.
     pub fn client(&self) -> Client {
         self.client.clone()
@@ -251,13 +258,11 @@ impl Cluster {
         K: kube::Resource<Scope = k8s_openapi::ClusterResourceScope, DynamicType = ()>,
         K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
     {
-        let (kubeconfig, name) = (self.kubeconfig.clone(), name.to_owned());
+        let (cluster, name) = (self.clone(), name.to_owned());
         let deleted = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
             runtime.block_on(async {
-                let options = KubeConfigOptions::default();
-                let config = Config::from_custom_kubeconfig(kubeconfig, &options).await.ok()?;
-                let all: Api<K> = Api::all(Client::try_from(config).ok()?);
+                let all: Api<K> = Api::all(cluster.connect().await?);
                 timeout(STEP, all.delete(&name, &DeleteParams::background())).await.ok()?.ok().map(drop)
             })
         });

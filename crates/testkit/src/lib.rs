@@ -9,6 +9,7 @@
 mod broker;
 mod collector;
 mod eventually;
+mod kubelet;
 pub mod kubernetes;
 mod node;
 mod process;
@@ -21,6 +22,7 @@ mod services;
 pub use broker::Broker;
 pub use collector::{Collector, Span};
 pub use eventually::eventually;
+pub use kubelet::ProcessNode;
 pub use node::{Emulator, free_port};
 pub use process::{alone, alone_with, beside, open_files, proc_status};
 pub use proxy::{Mode, Proxy};
@@ -29,7 +31,7 @@ pub use rabbit::{Consumer, Message, Rabbit};
 pub use receiver::{Answer, Receiver, Request};
 pub use services::{
     amqp_url, cluster, control_plane, install_crypto, missing, private_broker, private_broker_with, private_emulator,
-    pubsub_endpoint,
+    process_node, pubsub_endpoint,
 };
 
 /// A name no other test uses, for exchanges, queues and topics: `prefix-<uuid>`.

@@ -12,6 +12,7 @@ use std::sync::Once;
 use std::time::Duration;
 
 use crate::broker::Broker;
+use crate::kubelet::{self, ProcessNode};
 use crate::kubernetes::{Cluster, ControlPlane};
 use crate::node::{Emulator, testbed};
 
@@ -88,6 +89,16 @@ pub async fn control_plane(test: &str) -> Option<ControlPlane> {
         return None;
     }
     Some(ControlPlane::start().await)
+}
+
+/// Adds a node to a cluster whose pods run as processes of this machine.
+pub async fn process_node(test: &str, cluster: &Cluster) -> Option<ProcessNode> {
+    if let Err(why) = kubelet::possible().await {
+        let how = format!("run the tests as root, on Linux with overlayfs and util-linux ({why})");
+        missing(test, "the right to make containers of processes", &how);
+        return None;
+    }
+    Some(ProcessNode::start(cluster).await)
 }
 
 /// What `testbed/up kubernetes` has started, if it runs.
