@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 mod brokers;
+mod kubelet;
 mod kubernetes;
 mod proxy;
 mod receiver;
