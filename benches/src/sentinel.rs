@@ -20,7 +20,7 @@ use crate::report::{Row, median};
 /// What the sentinel asks for with its default payload, of resources that have no owner; a ceiling reads the same.
 fn fields() -> anyhow::Result<String> {
     let payload = Payload::default_payload();
-    match Projection::new([Reads { payload: &payload, expression: None }].into_iter()) {
+    match Projection::new([Reads { payload: &payload, expression: None }]) {
         Projection::Unproven(candidates) => {
             let mut without_owner = candidates.into_iter().filter(|fields| !fields.contains("owner_references"));
             without_owner.next().context("find what the sentinel asks for")

@@ -257,8 +257,32 @@ pub struct ApiConfig {
     pub page_size: usize,
     /// Sent with every request, besides our own.
     pub headers: Vec<(HeaderName, SecretSource)>,
-    /// Trusted besides the system's: certificates in PEM form, which were read.
-    pub authorities: Vec<u8>,
+    /// Trusted besides the system's.
+    pub authorities: Authorities,
+}
+
+/// Authorities of one's own.
+#[derive(Debug, Clone, Default)]
+pub struct Authorities {
+    found: Vec<Certificate>,
+    /// What they were read from.
+    pem: String,
+}
+
+/// The same, if they were read from the same.
+impl PartialEq for Authorities {
+    fn eq(&self, other: &Self) -> bool {
+        self.pem == other.pem
+    }
+}
+
+impl Authorities {
+    /// Reads certificates in PEM form; nothing where there is none.
+    pub fn from_pem(pem: &[u8]) -> Result<Option<Self>, reqwest::Error> {
+        let found = Certificate::from_pem_bundle(pem)?;
+        let pem = String::from_utf8_lossy(pem).into_owned();
+        Ok((!found.is_empty()).then_some(Self { found, pem }))
+    }
 }
 
 /// A client of one list endpoint.
@@ -278,7 +302,7 @@ impl Api {
             .timeout(config.timeout)
             .connect_timeout(config.timeout.min(Duration::from_secs(5)))
             .user_agent(concat!("watchfire-sentinel/", env!("CARGO_PKG_VERSION")))
-            .tls_certs_merge(Certificate::from_pem_bundle(&config.authorities)?)
+            .tls_certs_merge(config.authorities.found.iter().cloned())
             .build()?;
         let mut list = config.endpoint.clone();
         let base = list.path().trim_end_matches('/').to_owned();

@@ -33,7 +33,7 @@ use crate::trace::{self, TraceResources};
 const MIN_LIFETIME: Duration = Duration::from_mins(10);
 
 /// When a resource itself was last changed, in both spellings.
-const CHANGED: [&str; 2] = ["updated_time", "updatedTime"];
+const UPDATED: [&str; 2] = ["updated_time", "updatedTime"];
 
 /// What decides, with everything that it remembers.
 pub(crate) struct Engine {
@@ -167,7 +167,7 @@ impl Engine {
     pub(crate) fn new(config: Arc<SentinelConfig>, metrics: Metrics, started: Timestamp) -> Self {
         let mut event_fields = config.payload.top_level_fields();
         if let Some(fields) = &mut event_fields {
-            fields.extend(CHANGED.map(str::to_owned));
+            fields.extend(UPDATED.map(str::to_owned));
         }
         Self {
             ledger: Ledger::new(&config),
@@ -338,7 +338,7 @@ impl Engine {
         let first = tells_of_specs && decision.since.is_none() && !repeats;
         // The API projects times to the second.
         let started = self.started - SignedDuration::from_secs(1);
-        let changed = CHANGED.iter().find_map(|name| resource.get(name)).filter(|_| first)?;
+        let changed = UPDATED.iter().find_map(|name| resource.get(name)).filter(|_| first)?;
         changed.as_str()?.parse().ok().filter(|changed| *changed >= started)
     }
 

@@ -2,24 +2,25 @@
 //!
 //! A walk begins when one of them is due, and takes along those that are due within half of their interval, so that
 //! sentinels of one interval stay together. It asks for what any of them selects, and for what any of them reads; each
-//! applies its own selector to every page. Nobody waits for one whose broker takes nothing: it is given a moment, and
-//! then a walk of its own, which goes on from where it stands.
+//! applies its own selector to every page. A page is asked for when all have room for it. Nobody waits for long for one
+//! whose broker takes nothing: it gets a walk of its own, which goes on from where it stands.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared, join_all};
-use tokio::sync::mpsc::error::SendTimeoutError;
-use tokio::sync::{mpsc, oneshot};
+use futures_util::future::{BoxFuture, pending};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use tracing::{Span, debug};
 use watchfire_runtime::health::Dependency;
 use watchfire_runtime::tasks::beside;
 
 use crate::api::paging::{Pages, Place, Query};
-use crate::api::projection::{Projection, Reads};
+use crate::api::projection::{Projection, Reads, is_about_the_query};
 use crate::api::{Api, ApiConfig, Error, OnFailure};
 use crate::config::{Form, SentinelConfig};
 use crate::expression::Expression;
@@ -27,11 +28,8 @@ use crate::page::Page;
 use crate::payload::Payload;
 use crate::selector::MAX_SEARCH;
 
-/// Pages that one of several sentinels may be behind the first.
-const AHEAD: usize = 4;
-
-/// How long the others wait for one that is behind: longer than a busy machine leaves a task alone, and nothing against
-/// an outage.
+/// How long the others wait in a walk for those that are behind, besides as long as the walk took without: longer than
+/// a busy machine leaves a task alone, and nothing against an outage.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// The lists that sentinels of this process walk; clones are the same.
@@ -39,19 +37,22 @@ const PATIENCE: Duration = Duration::from_millis(250);
 pub struct Feeds(Arc<Mutex<Vec<Known>>>);
 
 /// A list, by how it is asked for; gone with the last that takes part.
-struct Known(ApiConfig, Weak<Feed>);
+struct Known {
+    api: ApiConfig,
+    feed: Weak<Feed>,
+}
 
 impl Feeds {
-    /// Takes a seat at the list that a configuration asks for.
+    /// Takes a seat at the list that a configuration asks for; fails where the client cannot be made.
     pub(crate) fn join(&self, config: &SentinelConfig, api_state: Dependency) -> Result<Seat, reqwest::Error> {
         let mut feeds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        feeds.retain(|Known(_, feed)| feed.strong_count() > 0);
-        let known = feeds.iter().find(|Known(api, _)| *api == config.api);
-        let feed = if let Some(feed) = known.and_then(|Known(_, feed)| feed.upgrade()) {
+        feeds.retain(|known| known.feed.strong_count() > 0);
+        let known = feeds.iter().find(|known| known.api == config.api);
+        let feed = if let Some(feed) = known.and_then(|known| known.feed.upgrade()) {
             feed
         } else {
             let feed = Arc::new(Feed { api: Api::new(&config.api)?, state: Mutex::default() });
-            feeds.push(Known(config.api.clone(), Arc::downgrade(&feed)));
+            feeds.push(Known { api: config.api.clone(), feed: Arc::downgrade(&feed) });
             feed
         };
         let reader = Arc::new(Reader {
@@ -66,7 +67,7 @@ impl Feeds {
         let id = state.next;
         state.next += 1;
         state.readers.insert(id, Arc::clone(&reader));
-        state.projection = Projection::new(state.readers.values().map(|reader| reader.reads()));
+        state.propose();
         drop(state);
         Ok(Seat { feed, id, reader })
     }
@@ -89,21 +90,27 @@ impl Reader {
 }
 
 /// A list that is walked.
-pub(crate) struct Feed {
+struct Feed {
     api: Api,
     state: Mutex<State>,
 }
 
+#[derive(Default)]
 struct State {
     next: u64,
     readers: BTreeMap<u64, Arc<Reader>>,
     waiting: HashMap<u64, Waiting>,
     projection: Projection,
+    /// The API refuses to search for what any of several selects.
+    apart: bool,
+    /// The API asked to be left alone until then.
+    not_before: Option<Instant>,
 }
 
-impl Default for State {
-    fn default() -> Self {
-        Self { next: 0, readers: BTreeMap::new(), waiting: HashMap::new(), projection: Projection::Off }
+impl State {
+    /// What all of them read is to be proven anew.
+    fn propose(&mut self) {
+        self.projection = Projection::new(self.readers.values().map(|reader| reader.reads()));
     }
 }
 
@@ -127,29 +134,46 @@ impl Drop for Seat {
         let mut state = self.feed.lock();
         state.readers.remove(&self.id);
         state.waiting.remove(&self.id);
+        // It may have been the one that reads what cannot be projected.
+        if state.projection == Projection::Off {
+            state.propose();
+        }
     }
 }
 
 impl Seat {
     /// The next walk: when it is `due`, or with another's up to `early` before; and the span that it belongs to.
-    pub(crate) async fn walk(&self, due: Instant, early: Duration, span: impl FnOnce() -> Span) -> (Walk, Span) {
-        let (sender, mut walk) = oneshot::channel();
-        let waiting = Waiting { from: due.checked_sub(early).unwrap_or(due), reader: Arc::clone(&self.reader), sender };
-        self.feed.lock().waiting.insert(self.id, waiting);
-        let (walk, span) = tokio::select! {
-            biased;
-            walk = &mut walk => (walk, span()),
-            () = sleep_until(due) => {
-                let span = span();
-                span.in_scope(|| self.feed.begin(Instant::now()));
-                (walk.await, span)
+    pub(crate) async fn walk(&self, mut due: Instant, early: Duration, span: impl Fn() -> Span) -> (Walk, Span) {
+        loop {
+            let (sender, mut walk) = oneshot::channel();
+            let from = due.checked_sub(early).unwrap_or(due);
+            let waiting = Waiting { from, reader: Arc::clone(&self.reader), sender };
+            self.feed.lock().waiting.insert(self.id, waiting);
+            let (walk, span) = tokio::select! {
+                biased;
+                walk = &mut walk => (walk, span()),
+                () = sleep_until(due) => {
+                    if let Some(later) = self.feed.not_before() {
+                        due = later;
+                        continue;
+                    }
+                    let span = span();
+                    span.in_scope(|| self.feed.begin(Instant::now()));
+                    (walk.await, span)
+                }
+            };
+            if let Ok(walk) = walk {
+                walk.own().span = span.clone();
+                return (walk, span);
             }
-        };
-        match walk {
-            Ok(walk) => (walk, span),
-            // Whoever takes this one from those that wait sends it a walk.
-            Err(_) => std::future::pending().await,
         }
+    }
+
+    /// The API asks to be left alone for so long, by everyone.
+    pub(crate) fn leave_alone(&self, time: Duration) {
+        let until = Instant::now() + time;
+        let mut state = self.feed.lock();
+        state.not_before = Some(state.not_before.map_or(until, |before| before.max(until)));
     }
 }
 
@@ -166,14 +190,32 @@ pub(crate) struct Walk {
     /// After the end: how many resources the API counted and did not list.
     pub(crate) unlisted: u64,
     pieces: mpsc::Receiver<Piece>,
-    /// Ends with the last that holds it.
-    work: Shared<BoxFuture<'static, ()>>,
+    /// Told when there is nothing to go on with.
+    hungry: Arc<Notify>,
+    own: Arc<Mutex<Own>>,
+}
+
+/// What of a walk is one sentinel's own.
+struct Own {
+    span: Span,
+    /// Hands it the pages: with the last that holds it, it ends.
+    work: BoxFuture<'static, ()>,
 }
 
 impl Walk {
+    fn own(&self) -> MutexGuard<'_, Own> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The next page; nothing after the last.
     pub(crate) async fn next(&mut self) -> Result<Option<Arc<Page>>, Arc<Error>> {
-        match self.pieces.recv().await {
+        let piece = if let Ok(piece) = self.pieces.try_recv() {
+            Some(piece)
+        } else {
+            self.hungry.notify_one();
+            self.pieces.recv().await
+        };
+        match piece {
             Some(Piece::Page(page)) => Ok(Some(page)),
             Some(Piece::End(unlisted)) => {
                 self.unlisted = unlisted?;
@@ -181,8 +223,9 @@ impl Walk {
             }
             None => {
                 // Without an end it was a panic, which goes on here.
-                self.work.clone().await;
-                std::future::pending().await
+                let work = std::mem::replace(&mut self.own().work, pending().boxed());
+                work.await;
+                pending().await
             }
         }
     }
@@ -192,12 +235,33 @@ impl Walk {
 struct Target {
     reader: Arc<Reader>,
     pieces: mpsc::Sender<Piece>,
+    /// The walk's alone: the work ends when nobody wants its pages any more.
+    own: Weak<Mutex<Own>>,
 }
 
 impl Target {
-    async fn end(self, result: Result<u64, Arc<Error>>) {
-        // Whoever stopped meanwhile needs no end.
-        _ = self.pieces.send(Piece::End(result)).await;
+    /// Goes on with work of its own.
+    fn alone(&self, work: impl Future<Output = ()> + Send + 'static) {
+        if let Some(own) = self.own.upgrade() {
+            let mut own = own.lock().unwrap_or_else(PoisonError::into_inner);
+            own.work = own.span.in_scope(|| beside(work)).boxed();
+        }
+    }
+
+    /// Hands it the end, without waiting until it has room for it.
+    fn end(self, end: Result<u64, Arc<Error>>) {
+        if let Err(mpsc::error::TrySendError::Full(end)) = self.pieces.try_send(Piece::End(end)) {
+            let pieces = self.pieces.clone();
+            // Whoever stops meanwhile needs no end.
+            self.alone(async move { drop(pieces.send(end).await) });
+        }
+    }
+
+    fn tell(&self, error: &Error) {
+        // Whoever has left may be served by another API by now.
+        if !self.pieces.is_closed() {
+            self.reader.api_state.down(error.why(self.reader.form));
+        }
     }
 }
 
@@ -206,87 +270,119 @@ impl Feed {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a walk for all that are due, or nearly.
+    /// Until when the API is to be left alone, if it is.
+    fn not_before(&self) -> Option<Instant> {
+        self.lock().not_before.filter(|at| *at > Instant::now())
+    }
+
+    /// Begins a walk for all that are due, or nearly; where one cannot ask for all of them, one for each that asks for
+    /// something else.
     fn begin(self: &Arc<Self>, now: Instant) {
         let mut state = self.lock();
         let (due, rest): (HashMap<_, _>, HashMap<_, _>) =
             std::mem::take(&mut state.waiting).into_iter().partition(|(_, waiting)| waiting.from <= now);
         state.waiting = rest;
+        let apart = state.apart;
         drop(state);
         let due: Vec<_> = due.into_values().filter(|waiting| !waiting.sender.is_closed()).collect();
-        if due.is_empty() {
-            return;
+        let mut walks: BTreeMap<_, Vec<Waiting>> = BTreeMap::new();
+        let together = !apart && ask(due.iter().map(|waiting| &*waiting.reader)).is_some();
+        for waiting in due {
+            let alike = (!together).then(|| (waiting.reader.search.clone(), waiting.reader.labels.clone()));
+            walks.entry(alike).or_default().push(waiting);
         }
-        let ahead = if due.len() > 1 { AHEAD } else { 1 };
-        let (targets, walks): (Vec<_>, Vec<_>) = due
-            .into_iter()
-            .map(|Waiting { reader, sender, .. }| {
-                let (pieces, receiver) = mpsc::channel(ahead);
-                (Target { reader, pieces }, (sender, receiver))
-            })
-            .unzip();
-        let work = beside(Arc::clone(self).run(targets)).boxed().shared();
-        for (sender, pieces) in walks {
-            // One that was told to stop does not take it.
-            _ = sender.send(Walk { began: now, unlisted: 0, pieces, work: work.clone() });
+        for due in walks.into_values() {
+            self.begin_together(now, due);
         }
     }
 
-    async fn run(self: Arc<Self>, mut targets: Vec<Target>) {
-        let readers: Vec<_> = targets.iter().map(|target| Arc::clone(&target.reader)).collect();
-        let failed = |error: &Error| tell(&readers, error);
-        let mut behind = Vec::new();
-        let result = self.list(&mut targets, &mut behind, &failed).await;
-        if let Err(error) = &result {
-            self.lock().projection.refused(error);
+    fn begin_together(self: &Arc<Self>, now: Instant, due: Vec<Waiting>) {
+        let (mut targets, mut walks, hungry) = (Vec::new(), Vec::new(), Arc::new(Notify::new()));
+        for Waiting { reader, sender, .. } in due {
+            let (pieces, receiver) = mpsc::channel(1);
+            let own = Arc::new(Mutex::new(Own { span: Span::none(), work: pending().boxed() }));
+            targets.push(Target { reader, pieces, own: Arc::downgrade(&own) });
+            walks.push((sender, Walk { began: now, unlisted: 0, pieces: receiver, hungry: Arc::clone(&hungry), own }));
         }
-        let result = result.map_err(Arc::new);
-        join_all(targets.into_iter().map(|target| target.end(result.clone()))).await;
-        join_all(behind).await;
+        let work = beside(Arc::clone(self).run(targets, hungry)).boxed().shared();
+        for (sender, walk) in walks {
+            walk.own().work = work.clone().boxed();
+            // One that was told to stop does not take it.
+            _ = sender.send(walk);
+        }
+    }
+
+    async fn run(self: Arc<Self>, targets: Vec<Target>, hungry: Arc<Notify>) {
+        let targets = Mutex::new(targets);
+        let here = || targets.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = |error: &Error| here().iter().for_each(|target| target.tell(error));
+        let asked = ask(here().iter().map(|target| &*target.reader)).unwrap_or_default();
+        let together = here().iter().any(|target| target.reader.search != asked.search);
+        let end = self.list(asked, &targets, Patience::new(hungry), &failed).await;
+        if let Err(error) = &end {
+            let mut state = self.lock();
+            state.projection.refused(error);
+            state.apart |= together && is_about_the_query(error);
+        }
+        let end = end.map_err(Arc::new);
+        let left = std::mem::take(&mut *here());
+        for target in left {
+            target.end(end.clone());
+        }
     }
 
     async fn list(
         self: &Arc<Self>,
-        targets: &mut Vec<Target>,
-        behind: &mut Vec<BoxFuture<'static, ()>>,
+        mut query: Query,
+        targets: &Mutex<Vec<Target>>,
+        mut patience: Patience,
         failed: OnFailure<'_>,
     ) -> Result<u64, Error> {
-        let mut query = ask(targets.iter().map(|target| &*target.reader));
+        let here = || targets.lock().unwrap_or_else(PoisonError::into_inner);
         query.fields = self.fields(query.search.as_deref(), failed).await?;
         let mut pages = Pages::new(&self.api, &query, failed);
-        while let Some(page) = pages.next().await? {
-            let page = Arc::new(page);
-            for late in hand_out(&page, targets).await {
+        loop {
+            let those = std::mem::take(&mut *here());
+            let (ready, late) = patience.until_room(those).await;
+            *here() = ready;
+            for target in late {
                 debug!("one of several sentinels is behind, and goes through the rest of the list alone");
-                let rest = Arc::clone(self).alone(late, query.clone(), pages.place(), Arc::clone(&page));
-                behind.push(beside(rest).boxed());
+                let pieces = target.pieces.clone();
+                let rest = Arc::clone(self).alone(Arc::clone(&target.reader), pieces, query.clone(), pages.place());
+                target.alone(rest);
             }
-            if targets.is_empty() {
-                break;
+            if here().is_empty() {
+                return Ok(0);
             }
+            let Some(page) = pages.next().await? else { return Ok(pages.missing()) };
+            let page = Arc::new(page);
+            patience.fed();
+            // There is room; whoever has left is missed with the next page.
+            here().iter().for_each(|target| drop(target.pieces.try_send(Piece::Page(Arc::clone(&page)))));
         }
-        Ok(pages.missing())
     }
 
     /// Hands the rest of a list to one that is behind, as fast as it takes it.
-    async fn alone(self: Arc<Self>, target: Target, query: Query, place: Place, page: Arc<Page>) {
-        let readers = [Arc::clone(&target.reader)];
-        let failed = |error: &Error| tell(&readers, error);
-        let mut pages = Pages::go_on(&self.api, &query, &failed, place);
-        let mut next = Ok(Some(page));
-        let end = loop {
-            match next {
-                Ok(Some(page)) => {
-                    if target.pieces.send(Piece::Page(page)).await.is_err() {
-                        return;
-                    }
-                    next = pages.next().await.map(|page| page.map(Arc::new));
-                }
-                Ok(None) => break Ok(pages.missing()),
-                Err(error) => break Err(Arc::new(error)),
-            }
+    async fn alone(self: Arc<Self>, reader: Arc<Reader>, pieces: mpsc::Sender<Piece>, query: Query, place: Place) {
+        let failed = |error: &Error| {
+            reader.api_state.down(error.why(reader.form));
         };
-        target.end(end).await;
+        let mut pages = Pages::go_on(&self.api, &query, &failed, place);
+        while let Ok(room) = pieces.reserve().await {
+            let end = match pages.next().await {
+                Ok(Some(page)) => {
+                    room.send(Piece::Page(Arc::new(page)));
+                    continue;
+                }
+                Ok(None) => Ok(pages.missing()),
+                Err(error) => {
+                    self.lock().projection.refused(&error);
+                    Err(Arc::new(error))
+                }
+            };
+            room.send(Piece::End(end));
+            return;
+        }
     }
 
     /// The fields that are asked for, as far as the API is known to serve them.
@@ -307,37 +403,63 @@ impl Feed {
     }
 }
 
-fn tell(readers: &[Arc<Reader>], error: &Error) {
-    for reader in readers {
-        reader.api_state.down(error.why(reader.form));
-    }
+/// How long those that are behind have kept the others of a walk.
+struct Patience {
+    began: Instant,
+    waited: Duration,
+    /// Told by one that has nothing to go on with.
+    hungry: Arc<Notify>,
 }
 
-/// Hands a page to everyone, and takes those out that do not take it in time, or any more; returns the former.
-async fn hand_out(page: &Arc<Page>, targets: &mut Vec<Target>) -> Vec<Target> {
-    let only = targets.len() == 1;
-    let handing = targets.drain(..).map(async |target| {
-        let piece = Piece::Page(Arc::clone(page));
-        let taken = if only {
-            target.pieces.send(piece).await.map_err(|closed| SendTimeoutError::Closed(closed.0))
-        } else {
-            target.pieces.send_timeout(piece, PATIENCE).await
-        };
-        (target, taken)
-    });
-    let mut late = Vec::new();
-    for (target, taken) in join_all(handing).await {
-        match taken {
-            Ok(()) => targets.push(target),
-            Err(SendTimeoutError::Timeout(_)) => late.push(target),
-            Err(SendTimeoutError::Closed(_)) => {}
+impl Patience {
+    fn new(hungry: Arc<Notify>) -> Self {
+        Self { began: Instant::now(), waited: Duration::ZERO, hungry }
+    }
+
+    /// A page is about to be handed out: hunger from before is over.
+    fn fed(&self) {
+        _ = self.hungry.notified().now_or_never();
+    }
+
+    /// Waits until all have room for a page: once one of them has nothing to go on with, for as long as patience lasts.
+    /// Returns who has room, and who has not; whoever has left is neither.
+    async fn until_room(&mut self, targets: Vec<Target>) -> (Vec<Target>, Vec<Target>) {
+        let mut room = vec![None; targets.len()];
+        let asking = targets.iter().enumerate();
+        let mut asking: FuturesUnordered<_> =
+            asking.map(async |(at, target)| (at, target.pieces.reserve().await.is_ok())).collect();
+        let mut hungry = pin!(self.hungry.notified());
+        let mut since = None;
+        let until = |since: Instant| since + (PATIENCE + (since - self.began) / 2).saturating_sub(self.waited);
+        loop {
+            let next = tokio::select! {
+                biased;
+                next = asking.next() => next,
+                () = &mut hungry, if since.is_none() => {
+                    since = Some(Instant::now());
+                    continue;
+                }
+                () = sleep_until(since.map_or(self.began, until)), if since.is_some() => None,
+            };
+            let Some((at, has_room)) = next else { break };
+            room[at] = Some(has_room);
         }
+        self.waited += since.map(|since| since.elapsed()).unwrap_or_default();
+        drop(asking);
+        let (mut ready, mut late) = (Vec::new(), Vec::new());
+        for (target, room) in targets.into_iter().zip(room) {
+            match room {
+                Some(true) => ready.push(target),
+                Some(false) => {}
+                None => late.push(target),
+            }
+        }
+        (ready, late)
     }
-    late
 }
 
-/// Asks for what any of them selects, as far as the API can be told.
-fn ask<'a>(readers: impl Iterator<Item = &'a Reader>) -> Query {
+/// Asks for what any of them selects; nothing where the API cannot be told.
+fn ask<'a>(readers: impl Iterator<Item = &'a Reader>) -> Option<Query> {
     let (searches, labels): (BTreeSet<_>, BTreeSet<_>) =
         readers.map(|reader| (reader.search.as_deref(), reader.labels.as_deref())).unzip();
     let only = |texts: &BTreeSet<Option<&str>>| match texts.iter().collect::<Vec<_>>().as_slice() {
@@ -345,44 +467,123 @@ fn ask<'a>(readers: impl Iterator<Item = &'a Reader>) -> Query {
         _ => None,
     };
     // One of them may want everything.
-    let any = || {
-        let terms: Option<Vec<_>> = searches.iter().map(|search| search.map(|search| format!("({search})"))).collect();
-        Some(format!("({})", terms?.join(" or "))).filter(|any| any.len() <= MAX_SEARCH)
-    };
-    Query { search: only(&searches).or_else(any), labels: only(&labels), fields: None }
+    let terms: Option<Vec<_>> = searches.iter().map(|search| search.map(|search| format!("({search})"))).collect();
+    let search = only(&searches).or_else(|| Some(format!("({})", terms?.join(" or "))));
+    let fits = search.as_ref().is_none_or(|search| search.len() <= MAX_SEARCH);
+    fits.then(|| Query { search, labels: only(&labels), fields: None })
 }
 
 #[cfg(test)]
 mod tests {
+    use futures_util::future::join;
+    use tokio::time::sleep;
+    use watchfire_runtime::config::{Document, Env};
     use watchfire_runtime::health::Health;
 
     use super::*;
+    use crate::config::check;
 
-    fn asked(readers: &[(Option<&str>, Option<&str>)]) -> (Option<String>, Option<String>) {
-        let health = Health::new();
-        let reader = |(search, labels): &(Option<&str>, Option<&str>)| Reader {
+    fn reader(search: Option<&str>, labels: Option<&str>) -> Reader {
+        Reader {
             search: search.map(str::to_owned),
             labels: labels.map(str::to_owned),
             payload: Arc::new(Payload::default_payload()),
             expression: None,
             form: Form::Flat,
-            api_state: health.dependency("api"),
+            api_state: Health::new().dependency("api"),
+        }
+    }
+
+    /// Hands out pages to two that take so long for each; returns how many they got, and how long the walk took.
+    async fn hand_out(pages: usize, takes: [Duration; 2]) -> ([usize; 2], Duration) {
+        let begun = Instant::now();
+        let hungry = Arc::new(Notify::new());
+        let mut patience = Patience::new(Arc::clone(&hungry));
+        let (mut targets, mut hands) = (Vec::new(), Vec::new());
+        for time in takes {
+            let (pieces, receiver) = mpsc::channel(1);
+            let own = Arc::new(Mutex::new(Own { span: Span::none(), work: pending().boxed() }));
+            targets.push(Target { reader: Arc::new(reader(None, None)), pieces, own: Arc::downgrade(&own) });
+            let mut walk = Walk { began: begun, unlisted: 0, pieces: receiver, hungry: Arc::clone(&hungry), own };
+            hands.push(async move {
+                let mut got = 0;
+                while let Ok(Some(_)) = walk.next().await {
+                    got += 1;
+                    sleep(time).await;
+                }
+                got
+            });
+        }
+        let handing = async {
+            for _ in 0..pages {
+                let late;
+                (targets, late) = patience.until_room(std::mem::take(&mut targets)).await;
+                for target in late {
+                    target.end(Ok(0));
+                }
+                patience.fed();
+                let page = Arc::new(Page::parse("[]".to_owned()).unwrap());
+                for target in &targets {
+                    target.pieces.try_send(Piece::Page(Arc::clone(&page))).unwrap();
+                }
+            }
+            let took = begun.elapsed();
+            for target in targets {
+                target.end(Ok(0));
+            }
+            took
         };
-        let readers: Vec<_> = readers.iter().map(reader).collect();
-        let query = ask(readers.iter());
-        (query.search, query.labels)
+        let [second, first] = [hands.pop().unwrap(), hands.pop().unwrap()];
+        let (took, (first, second)) = join(handing, join(first, second)).await;
+        ([first, second], took)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_slower_keeps_the_others_for_no_longer_than_half_of_the_walk() {
+        let ms = Duration::from_millis;
+        // As fast as the other, or nearly: to the end.
+        assert_eq!(hand_out(1000, [ms(10), ms(10)]).await.0, [1000, 1000]);
+        assert_eq!(hand_out(1000, [ms(10), ms(12)]).await.0, [1000, 1000]);
+        // A bit slower for each page adds up.
+        for slow in [40, 200, 100_000] {
+            let ([fast, slow], took) = hand_out(100, [ms(10), ms(slow)]).await;
+            assert_eq!(fast, 100);
+            assert!(slow < 100 && took <= ms(2 * 1000 + 600), "{slow} {took:?}");
+        }
+        // Where all are slow, nobody is kept.
+        assert_eq!(hand_out(10, [ms(60_000), ms(60_000)]).await.0, [10, 10]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_that_asks_to_be_left_alone_is_left_alone_by_all() {
+        watchfire_testkit::install_crypto();
+        let text = "resource_type: clusters\nhyperfleet_api:\n  endpoint: http://127.0.0.1:9\n";
+        let config = check(Document::parse("sentinel.yaml", text).unwrap(), &Env::default()).0.unwrap();
+        let (feeds, health) = (Feeds::default(), Health::new());
+        let seats = [(); 2].map(|()| feeds.join(&config, health.dependency("api")).unwrap());
+        let begun = Instant::now();
+        seats[0].leave_alone(Duration::from_mins(1));
+        let walk = async |seat: &Seat| seat.walk(begun, Duration::ZERO, Span::none).await.0.began - begun;
+        let (first, second) = join(walk(&seats[0]), walk(&seats[1])).await;
+        assert!(first >= Duration::from_mins(1) && second == first, "{first:?} {second:?}");
+    }
+
+    fn asked(readers: &[(Option<&str>, Option<&str>)]) -> Option<(Option<String>, Option<String>)> {
+        let readers: Vec<_> = readers.iter().map(|(search, labels)| reader(*search, *labels)).collect();
+        ask(readers.iter()).map(|query| (query.search, query.labels))
     }
 
     #[test]
     fn what_any_of_them_selects_is_asked_for() {
         let (a, b) = ((Some("a='1'"), Some("a=1")), (Some("b='2'"), Some("b=2")));
         let owned = |text: &str| Some(text.to_owned());
-        assert_eq!(asked(&[a]), (owned("a='1'"), owned("a=1")));
-        assert_eq!(asked(&[a, a]), (owned("a='1'"), owned("a=1")));
-        assert_eq!(asked(&[a, b]), (owned("((a='1') or (b='2'))"), None));
-        assert_eq!(asked(&[a, (None, None)]), (None, None));
-        assert_eq!(asked(&[(None, None), (None, None)]), (None, None));
+        let asks = |readers: &[_]| asked(readers).unwrap();
+        assert_eq!(asks(&[a]), (owned("a='1'"), owned("a=1")));
+        assert_eq!(asks(&[a, a]), (owned("a='1'"), owned("a=1")));
+        assert_eq!(asks(&[a, b]), (owned("((a='1') or (b='2'))"), None));
+        assert_eq!(asks(&[a, (None, None)]), (None, None));
+        assert_eq!(asks(&[(None, None), (None, None)]), (None, None));
         let long = format!("a='{}'", "x".repeat(MAX_SEARCH - 10));
-        assert_eq!(asked(&[b, (Some(&long), None)]), (None, None), "more than the API takes");
+        assert_eq!(asked(&[b, (Some(&long), None)]), None, "more than the API takes");
     }
 }

@@ -112,8 +112,8 @@ pub struct Operator {
     patience: Option<Instant>,
     /// Those that are on their way to deletion, and their sentinels have stopped.
     leaving: BTreeSet<String>,
-    /// Whether it was said that the object is not there.
-    missing: bool,
+    /// What was said of an object that is not there.
+    missing: Option<String>,
     news: Arc<Notify>,
 }
 
@@ -136,7 +136,7 @@ impl Operator {
             led: false,
             patience: None,
             leaving: BTreeSet::new(),
-            missing: false,
+            missing: None,
             news: Arc::default(),
         }
     }
@@ -156,6 +156,7 @@ impl Operator {
             let wake = self.entries.values().filter_map(Entry::wake).chain(rewatch).chain(self.patience).min();
             let something = async {
                 tokio::select! {
+                    biased;
                     event = events.next() => event,
                     () = until(wake) => None,
                     () = news.notified() => None,
@@ -204,6 +205,7 @@ impl Operator {
         match event {
             Event::Init => self.listed.clear(),
             Event::InitApply(object) => {
+                self.patience = Some(Instant::now() + PATIENCE);
                 self.listed.insert(object.name_any());
                 self.take(object);
             }
@@ -389,13 +391,14 @@ impl Operator {
                      --namespace"
                 )
             };
-            if !std::mem::replace(&mut self.missing, true) {
+            if self.missing.as_ref() != Some(&why) {
                 error!(error = why, "nothing is published");
                 self.parts.families.object_failed(&Shard::unknown(), Operation::Load);
+                self.missing = Some(why.clone());
             }
             return self.watching.down(why);
         }
-        self.missing = false;
+        self.missing = None;
         let wrong =
             self.entries.iter().filter_map(|(name, entry)| Some(format!("{name}: {}", entry.trouble()?.message)));
         let wrong: Vec<_> = wrong.collect();

@@ -1,9 +1,9 @@
 //! The loop: list, decide, publish, remember; every poll interval.
 //!
-//! Pages are decided on while the next one is on its way ([`crate::feed`]), and events go out in windows while pages still come in, so
-//! that neither the fleet nor its events are ever held in memory as a whole. A cycle is successful when the whole list
-//! was read, everything due was confirmed and the broker is there; what was not confirmed is decided again in the next
-//! one, under the same id.
+//! Pages are decided on while the next one is on its way ([`crate::feed`]), and events go out in windows while pages
+//! still come in, so that neither the fleet nor its events are ever held in memory as a whole. A cycle is successful when
+//! the whole list was read, everything due was confirmed and the broker is there; what was not confirmed is decided again
+//! in the next one, under the same id.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -106,15 +106,17 @@ pub struct Cycle {
 }
 
 impl Sentinel {
-    /// Puts a sentinel together; asks nobody anything yet.
+    /// Puts a sentinel together; asks nobody anything yet. It shares its walks with others of these feeds that ask the
+    /// same API for the same kind.
     pub fn new(
         config: SentinelConfig,
         sink: Arc<dyn EventSink>,
         metrics: Metrics,
         health: &Health,
+        feeds: &Feeds,
     ) -> Result<Self, reqwest::Error> {
         let api_state = health.dependency("hyperfleet_api");
-        let seat = Feeds::default().join(&config, api_state.clone())?;
+        let seat = feeds.join(&config, api_state.clone())?;
         metrics.config_loaded(config.poll_interval);
         let config = Arc::new(config);
         Ok(Self {
@@ -178,12 +180,6 @@ impl Sentinel {
         self
     }
 
-    /// Shares walks with other sentinels of the process that ask the same API for the same kind.
-    pub fn sharing(mut self, feeds: &Feeds) -> Result<Self, reqwest::Error> {
-        self.seat = feeds.join(&self.config, self.api_state.clone())?;
-        Ok(self)
-    }
-
     /// Traces the decisions on these resources, each in a span of its own.
     #[must_use]
     pub fn trace_resources(mut self, which: TraceResources) -> Self {
@@ -204,8 +200,8 @@ impl Sentinel {
         Ok(Explainer::new(Arc::clone(&self.config))?.with(memory))
     }
 
-    /// Runs until told to stop: at once for the first time, then every poll interval, or with another's poll of the same
-    /// list up to half an interval before. Ends between two units of work.
+    /// Runs until told to stop: at once for the first time, then every poll interval, or with another's poll of the
+    /// same list up to half an interval before. Ends between two units of work.
     pub async fn run(mut self, token: CancellationToken) -> Result<(), Infallible> {
         let mut due = Instant::now();
         loop {
@@ -217,10 +213,7 @@ impl Sentinel {
                 && let Some(after) = error.retry_after()
             {
                 warn!(?after, at_most = ?api::LONGEST_RETRY_AFTER, "the API asks to be left alone for so long");
-                let asked = self.heartbeat.during(tokio::time::sleep(after));
-                if token.run_until_cancelled(asked).await.is_none() {
-                    return Ok(());
-                }
+                self.seat.leave_alone(after);
             }
         }
     }

@@ -208,7 +208,15 @@ impl Kubelet {
         let here = watcher::Config::default().fields(&format!("spec.nodeName={}", self.node));
         let mut events = pin!(watcher(Api::<core::Pod>::all(self.client.clone()), here));
         let mut listed = HashSet::new();
-        while let Some(event) = events.next().await {
+        loop {
+            let event = tokio::select! {
+                Some(event) = events.next() => event,
+                // A defect of ours ends the node, not only the pod.
+                Some(ended) = running.join_next() => {
+                    ended.expect("run a pod");
+                    continue;
+                }
+            };
             match event {
                 Ok(watcher::Event::Init) => listed.clear(),
                 Ok(watcher::Event::InitApply(pod)) => {

@@ -29,7 +29,7 @@ use watchfire_runtime::health::Health;
 use watchfire_runtime::tasks::{Stage, Tasks};
 use watchfire_sentinel::config::{RawConfig, check};
 use watchfire_sentinel::metrics::{Families, Shard};
-use watchfire_sentinel::{Sentinel, SentinelConfig};
+use watchfire_sentinel::{Feeds, Sentinel, SentinelConfig};
 use watchfire_simulator::adapter::{Adapter, AdapterConfig, Knobs, Push};
 use watchfire_simulator::{Dialect, NewResource, Patch, Server, Simulator};
 
@@ -140,12 +140,12 @@ async fn publish(api: &str, config: BrokerConfig, tasks: &mut Tasks) -> anyhow::
     let broker = embedded(config, &delivery, &health, tasks).await?;
     let (sender, published) = mpsc::channel(TAPPED);
     let sink: Arc<dyn EventSink> = Arc::new(Tap::new(Arc::new(broker), sender));
-    let families = Families::register(&mut registry);
+    let (families, feeds) = (Families::register(&mut registry), Feeds::default());
     for plural in ["clusters", "nodepools"] {
         let config = sentinel_config(plural, api)?;
         let metrics = families.of(&Shard::of(&config), sink.kind(), "demo".to_owned());
         let sentinel =
-            Sentinel::new(config, Arc::clone(&sink), metrics, &health.of(plural)).context("make a sentinel")?;
+            Sentinel::new(config, Arc::clone(&sink), metrics, &health.of(plural), &feeds).context("make a sentinel")?;
         tasks.essential("sentinel", sentinel.run(tasks.token()));
     }
     Ok(published)

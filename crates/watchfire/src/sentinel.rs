@@ -193,16 +193,16 @@ async fn start(
     parts.health.service("sentinel", format!("{} ({})", shard.resource_type, shard.resource_selector));
     let traced = parts.env.get("HYPERFLEET_TRACE_RESOURCES").unwrap_or_default().parse().unwrap_or_default();
     let recorder = record::beside(parts.record, name, &sentinel)?;
-    let sentinel = Sentinel::new(sentinel, sink.sink, measured, parts.health).context("make the API client")?;
+    // What others select is not for its recording.
+    let feeds = if recorder.is_some() { &Feeds::default() } else { parts.feeds };
+    let sentinel = Sentinel::new(sentinel, sink.sink, measured, parts.health, feeds).context("make the API client")?;
     let mut sentinel = sentinel.trace_resources(traced).named(&sink.topic, name);
     if let Some(ceiling) = parts.ceiling {
         sentinel = sentinel.below(Arc::clone(ceiling));
     }
-    sentinel = match recorder {
-        // What others select is not for its recording.
-        Some(recorder) => sentinel.record(recorder),
-        None => sentinel.sharing(parts.feeds).context("make the API client")?,
-    };
+    if let Some(recorder) = recorder {
+        sentinel = sentinel.record(recorder);
+    }
     let explainer = sentinel.explainer().context("make the API client")?;
     let asked = explain::Asked { name: name.unwrap_or_default().to_owned(), explainer, store: sink.store };
     tasks.essential("sentinel", sentinel.run(tasks.token()));

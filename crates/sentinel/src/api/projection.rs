@@ -50,19 +50,20 @@ pub struct Reads<'a> {
 }
 
 /// Whether `fields=` is used.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Projection {
     /// Not known yet; the candidates, best first.
     Unproven(Vec<String>),
     /// Proven to change nothing.
     Fields(String),
     /// Everything is asked for.
+    #[default]
     Off,
 }
 
 impl Projection {
     /// Candidates for what is read; off where something of it can't be projected.
-    pub fn new<'a>(reads: impl Iterator<Item = Reads<'a>>) -> Self {
+    pub fn new<'a>(reads: impl IntoIterator<Item = Reads<'a>>) -> Self {
         let mut read = BTreeSet::new();
         for Reads { payload, expression } in reads {
             let Some(fields) = payload.top_level_fields() else { return Self::Off };
@@ -157,7 +158,7 @@ impl Projection {
 }
 
 /// Whether the API says that it does not take what was asked.
-fn is_about_the_query(error: &Error) -> bool {
+pub(crate) fn is_about_the_query(error: &Error) -> bool {
     matches!(error, Error::Status { status, .. } if matches!(status.as_u16(), 400 | 422))
 }
 

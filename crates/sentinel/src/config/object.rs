@@ -100,8 +100,8 @@ fn settings(broker: &Broker, secrets: &SecretValues) -> Settings {
             set("BROKER_URL", "url", broker.url.as_deref());
             let secret = broker.url_secret_ref.as_ref().and_then(|key| secrets.get(key));
             set("BROKER_URL", "urlSecretRef", secret.map(ExposeSecret::expose_secret));
-            // The address has them.
-            set("BROKER_USER", "url", None);
+            // Who has no user is told where one would stand: in the address.
+            settings.place("BROKER_USER", Origin::key("spec.broker.url"));
         }
     }
     settings

@@ -243,7 +243,7 @@ impl Entry {
         health.service("sentinel", format!("{} ({})", shard.resource_type, shard.resource_selector));
         let metrics = parts.families.of(&shard, sink.kind(), topic.to_owned());
         let traced = parts.env.get("HYPERFLEET_TRACE_RESOURCES").unwrap_or_default().parse().unwrap_or_default();
-        let sentinel = Sentinel::new(config.clone(), sink, metrics, &health)?.sharing(&parts.feeds)?;
+        let sentinel = Sentinel::new(config.clone(), sink, metrics, &health, &parts.feeds)?;
         let mut sentinel = sentinel.trace_resources(traced).named(topic, Some(name));
         if let Some((_, ledger)) = self.memory.as_ref().filter(|(of, _)| *of == what(&loaded)) {
             sentinel = sentinel.remembering(ledger.clone());

@@ -31,7 +31,7 @@ struct Loop {
 }
 
 impl Loop {
-    async fn start(far: &Far, dialect: Dialect, work: Duration) -> Self {
+    async fn start(far: &Far, dialect: Dialect, work: Duration, ages: &str) -> Self {
         let inbox = far.listen().await;
         let api = Api::start(dialect).await;
         let config = |name: &str| {
@@ -41,7 +41,7 @@ impl Loop {
         let adapters = [config("validation"), config("dns").after("validation")].map(|it| Adapter::new(it).unwrap());
         let running = [far.run(adapters[0].clone()).await, far.run(adapters[1].clone()).await];
         let policy = if dialect == Dialect::Operator { "decision: time_only\n" } else { "" };
-        let live = Bench::new(&format!("{}{AGES}{policy}", minimal(&api.url)), far.sink()).run();
+        let live = Bench::new(&format!("{}{ages}{policy}", minimal(&api.url)), far.sink()).run();
         Self { api, adapters, inbox, live, _running: running }
     }
 
@@ -83,7 +83,7 @@ fn aggregated(resource: &Resource) -> Timestamp {
 
 async fn close(far: &Far, dialect: Dialect) {
     let begun = clock::now();
-    let looped = Loop::start(far, dialect, WORK).await;
+    let looped = Loop::start(far, dialect, WORK, AGES).await;
     let id = looped.api.fleet.create("clusters", NewResource::named("alpha")).unwrap().id;
 
     // Preconditions not met: dns is told before validation is done, does nothing, and reports all the same.
@@ -130,7 +130,7 @@ async fn integration_test_4_adapter_feedback_loop(far: Far) {
 
 /// The adapters see a change, and the sentinel sees that they did: one event, and then quiet until the next max age.
 async fn a_changed_spec_is_seen_by_every_adapter_and_then_by_the_sentinel(far: Far) {
-    let looped = Loop::start(&far, Dialect::Hyperfleet, Duration::ZERO).await;
+    let looped = Loop::start(&far, Dialect::Hyperfleet, Duration::ZERO, AGES).await;
     let fleet = looped.api.fleet.clone();
     let ids = [0, 1, 2].map(|i| fleet.create("clusters", NewResource::named(format!("c-{i}"))).unwrap().id);
     for id in &ids {
@@ -161,7 +161,26 @@ async fn a_changed_spec_is_seen_by_every_adapter_and_then_by_the_sentinel(far: F
     looped.live.stop().await;
 }
 
+/// An error that passes costs one max age of those that are not ready, not the half hour of those that are. That one
+/// which lasts is asked about ever less often, `at_scale` shows.
+async fn what_an_adapter_failed_at_is_tried_again_soon(far: Far) {
+    let ages = "poll_interval: 200ms\nmax_age_not_ready: 1s\nmax_age_ready: 30m\n";
+    let looped = Loop::start(&far, Dialect::Hyperfleet, Duration::ZERO, ages).await;
+    let fleet = looped.api.fleet.clone();
+    let id = fleet.create("clusters", NewResource::named("alpha")).unwrap().id;
+    looped.until(&id, "it becomes Ready", Resource::is_ready).await;
+    let dns = &looped.adapters[1];
+    dns.set_knobs(Knobs { failures: 1.0, ..Knobs::default() });
+    fleet.patch("clusters", &id, Patch::spec(&json!({"replicas": 5}))).unwrap();
+    let told = |it: &Resource| report(it, "dns").is_some_and(|report| report.observed_generation == 2);
+    assert!(!looped.until(&id, "dns reports that it failed", told).await.is_ready());
+    dns.set_knobs(Knobs::default());
+    looped.until(&id, "it is asked again, and Ready", Resource::is_ready).await;
+    looped.live.stop().await;
+}
+
 over_both! {
     integration_test_4_adapter_feedback_loop
     a_changed_spec_is_seen_by_every_adapter_and_then_by_the_sentinel
+    what_an_adapter_failed_at_is_tried_again_soon
 }

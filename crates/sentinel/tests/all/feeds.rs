@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use watchfire_delivery::{CloudEvent, EventSink, sink};
 use watchfire_sentinel::Feeds;
-use watchfire_simulator::{Dialect, NewResource};
+use watchfire_simulator::{Dialect, Fault, NewResource, Scope, Times};
 use watchfire_testkit::eventually;
 
 use crate::support::{Api, Bench, DEADLINE, Live, Memory, minimal};
@@ -46,10 +46,12 @@ fn walks(api: &Api) -> Vec<Option<String>> {
     first.filter(|search| search.as_ref().is_none_or(|search| !search.starts_with("id > "))).collect()
 }
 
+const POLLS: &str = "hyperfleet_sentinel_poll_duration_seconds_count";
+
 async fn polled(live: &Live, times: u64) {
     eventually(DEADLINE, &format!("{times} polls"), async || {
         #[expect(clippy::cast_precision_loss, reason = "few")]
-        live.metric("hyperfleet_sentinel_poll_duration_seconds_count", &[]).filter(|count| *count >= times as f64)
+        live.metric(POLLS, &[]).filter(|count| *count >= times as f64)
     })
     .await;
 }
@@ -65,15 +67,18 @@ async fn sentinels_of_one_interval_share_each_walk_and_publish_what_they_select(
         .zip(&sinks)
         .map(|(region, memory)| {
             let memory = Arc::clone(memory) as Arc<dyn EventSink>;
-            Bench::sharing(&file(&api.url, region, "1s"), memory, &feeds).run()
+            Bench::sharing(&file(&api.url, region, "200ms"), memory, &feeds).run()
         })
         .collect();
     for live in &lives {
-        polled(live, 5).await;
+        polled(live, 10).await;
     }
     let walks = walks(&api);
-    // The first of the two may have begun before the other was there.
-    assert!((5..=7).contains(&walks.len()), "{walks:?}");
+    let polls: f64 = lives.iter().map(|live| live.metric(POLLS, &[]).unwrap()).sum();
+    // At the start each has one of its own, and one may be on its way.
+    #[expect(clippy::cast_precision_loss, reason = "few")]
+    let count = walks.len() as f64;
+    assert!(count <= polls / 2.0 + 2.0, "{polls} polls: {walks:?}");
     let both = "((labels.region='us-east') or (labels.region='us-west'))";
     assert_eq!(walks.last().unwrap().as_deref(), Some(both));
     let [first, second] = sinks.map(|memory| resources(&memory.take()));
@@ -172,13 +177,21 @@ async fn nobody_waits_for_one_whose_broker_takes_nothing() {
             Bench::sharing(&file(&api.url, None, "200ms"), Arc::clone(&memory) as Arc<dyn EventSink>, &feeds).run();
         polled(&live, 3).await;
         assert_eq!(resources(&memory.take()).len(), 1500, "{dialect:?}");
-        assert_eq!(held.metric("hyperfleet_sentinel_poll_duration_seconds_count", &[]), Some(0.0));
+        assert_eq!(held.metric(POLLS, &[]), Some(0.0));
         let_go.send(true).unwrap();
         polled(&held, 1).await;
         let events = stuck.then.events();
         assert_eq!((events.len(), resources(&events).len()), (1500, 1500), "{dialect:?}");
-        // In step again.
+        // In step again: each walk is a poll of both.
         polled(&held, 3).await;
+        api.fleet.faults().forget_requests();
+        let before = [&held, &live].map(|live| live.metric(POLLS, &[]).unwrap());
+        polled(&held, 10).await;
+        let (walks, after) = (walks(&api).len(), [&held, &live].map(|live| live.metric(POLLS, &[]).unwrap()));
+        let polls: f64 = after.iter().zip(before).map(|(after, before)| after - before).sum();
+        #[expect(clippy::cast_precision_loss, reason = "few")]
+        let walks = walks as f64;
+        assert!(walks <= polls / 2.0 + 2.0, "{polls} polls, {walks} walks, {dialect:?}");
         for live in [held, live] {
             assert_eq!(live.stop().await, 1500, "{dialect:?}");
         }
@@ -205,20 +218,70 @@ async fn an_api_that_is_away_is_told_of_by_each_and_each_recovers() {
     }
 }
 
-/// Whoever began a walk may be told to stop in the midst of it, and whoever is stopped may be the last.
+/// Whoever began a walk may be told to stop in the midst of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_walk_goes_on_without_the_one_who_began_it() {
     let api = fleet(Dialect::Hyperfleet, 500).await;
     let feeds = Feeds::default();
-    let (_let_go, free) = watch::channel(false);
-    let stuck = Arc::new(Stuck { free, then: Memory::default() });
-    let mut first = Bench::sharing(&file(&api.url, None, "10m"), stuck, &feeds);
-    let mut second = Bench::sharing(&file(&api.url, None, "10m"), Arc::new(Memory::default()), &feeds);
-    let began = first.cycle();
-    let cycle = tokio::select! {
+    let (let_go, free) = watch::channel(false);
+    let mut benches = [(); 2].map(|()| {
+        let stuck = Arc::new(Stuck { free: free.clone(), then: Memory::default() });
+        Bench::sharing(&file(&api.url, None, "10m"), stuck, &feeds)
+    });
+    let [first, second] = &mut benches;
+    let (mut began, mut other) = (Box::pin(first.cycle()), Box::pin(second.cycle()));
+    let asked = async || (!walks(&api).is_empty()).then_some(());
+    tokio::select! {
         biased;
-        _ = began => unreachable!("its broker takes nothing"),
-        cycle = second.cycle() => cycle.unwrap(),
-    };
+        _ = &mut began => unreachable!("its broker takes nothing"),
+        _ = &mut other => unreachable!("its broker takes nothing"),
+        () = eventually(DEADLINE, "the first page is asked for", asked) => drop(began),
+    }
+    let_go.send(true).unwrap();
+    let cycle = other.await.unwrap();
     assert_eq!((cycle.seen, cycle.published), (1500, 1500));
+    assert_eq!(walks(&api).len(), 1);
+}
+
+/// A selector that takes much of what the API takes as a search.
+fn long(region: &str) -> String {
+    let others: Vec<_> = (0..120).map(|index| format!("{region}-{index:015}")).collect();
+    format!(
+        "resource_selector:\n  matchExpressions:\n  - {{key: region, operator: In, values: [{region}, {}]}}\n",
+        others.join(", ")
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_too_long_for_one_search_is_asked_for_apart() {
+    let api = fleet(Dialect::Hyperfleet, 10).await;
+    let feeds = Feeds::default();
+    let mut benches = ["us-east", "us-west"].map(|region| {
+        let file = format!("{}poll_interval: 10m\n{}", minimal(&api.url), long(region));
+        Bench::sharing(&file, Arc::new(Memory::default()), &feeds)
+    });
+    let [first, second] = &mut benches;
+    let (one, other) = tokio::join!(first.cycle(), second.cycle());
+    assert_eq!((one.unwrap().published, other.unwrap().published), (10, 10));
+    let walks = walks(&api);
+    assert_eq!(walks.len(), 2);
+    assert!(walks.iter().flatten().all(|search| search.starts_with("labels.region in [")), "{walks:?}");
+}
+
+/// As an API may do that cannot search for this or that.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_the_api_refuses_to_search_for_any_of_several_each_asks_alone() {
+    let api = fleet(Dialect::Hyperfleet, 10).await;
+    let feeds = Feeds::default();
+    let mut benches = ["us-east", "us-west"]
+        .map(|region| Bench::sharing(&file(&api.url, Some(region), "10m"), Arc::new(Memory::default()), &feeds));
+    api.fleet.faults().arm(Scope::Lists, Fault::status(400), Times::Next(1));
+    let [first, second] = &mut benches;
+    let (one, other) = tokio::join!(first.cycle(), second.cycle());
+    assert!(one.is_err() && other.is_err(), "{one:?} {other:?}");
+    let (one, other) = tokio::join!(first.cycle(), second.cycle());
+    assert_eq!((one.unwrap().published, other.unwrap().published), (10, 10));
+    let mut walks = walks(&api);
+    walks.sort();
+    assert_eq!(walks, ["us-east", "us-west"].map(|region| Some(format!("labels.region='{region}'"))));
 }

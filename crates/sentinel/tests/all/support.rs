@@ -194,8 +194,7 @@ impl Bench {
         let config = parse(config);
         let metrics = metrics(&families, &config, sink.kind());
         let fresh = encode(&registry);
-        let sentinel = Sentinel::new(config, sink, metrics, &health).expect("a client");
-        let sentinel = sentinel.sharing(feeds).expect("a client");
+        let sentinel = Sentinel::new(config, sink, metrics, &health, feeds).expect("a client");
         Self { sentinel, health, fresh, registry }
     }
 

@@ -87,6 +87,10 @@ impl Process {
                 Ok(()) = end.changed() => {}
                 () = sleep_until(by.unwrap_or_else(Instant::now)), if by.is_some() => {
                     self.signal(Signal::KILL);
+                    if self.first.is_none() {
+                        // Where the kernel does not say whose child it is; it ends with the one that waits for it.
+                        self.child.start_kill().unwrap_or_default();
+                    }
                     return exit_code(self.child.wait().await.expect("wait for a child"));
                 }
             }
