@@ -14,6 +14,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, pending};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
 use tracing::{Span, debug};
 use watchfire_runtime::health::Dependency;
@@ -149,10 +150,15 @@ impl Seat {
             let from = due.checked_sub(early).unwrap_or(due);
             let waiting = Waiting { from, reader: Arc::clone(&self.reader), sender };
             self.feed.lock().waiting.insert(self.id, waiting);
+            // Those that come at the same moment are given their turn to say so.
+            let time = async {
+                sleep_until(due).await;
+                yield_now().await;
+            };
             let (walk, span) = tokio::select! {
                 biased;
                 walk = &mut walk => (walk, span()),
-                () = sleep_until(due) => {
+                () = time => {
                     if let Some(later) = self.feed.not_before() {
                         due = later;
                         continue;
