@@ -166,6 +166,11 @@ impl Error {
     /// What the operator can check or change, with the keys that a file of this form has.
     pub fn hint(&self, form: Form) -> String {
         let (endpoint, timeout) = (form.key("hyperfleet_api.endpoint"), form.key("hyperfleet_api.timeout"));
+        let (resource_type, interval) = (form.key("resource_type"), form.key("poll_interval"));
+        let token = match form {
+            Form::Object => "the Secret of spec.hyperfleetAPI.tokenSecretRef",
+            Form::Flat | Form::HyperFleet => "HYPERFLEET_API_TOKEN or the token file",
+        };
         let hint = match self {
             Self::Token(_) => "check the token file's path and permissions",
             Self::TokenCharacters => "check the token for line breaks, and that it is the token alone",
@@ -177,14 +182,12 @@ impl Error {
             Self::Cut { .. } => "check the API's log for this request, and the limits of proxies in between",
             Self::Timeout { .. } => &format!("check the API's load, or raise {timeout}"),
             Self::Status { status, .. } => match status.as_u16() {
-                400 => "the API does not take this query; check its version and resource_type",
-                401 => {
-                    "the token is missing, expired or of the wrong audience; check HYPERFLEET_API_TOKEN or the token file"
-                }
+                400 => &format!("the API does not take this query; check its version and {resource_type}"),
+                401 => &format!("the token is missing, expired or of the wrong audience; check {token}"),
                 403 => "the token is valid but may not list this; check its role and tenant at the API",
-                404 => &format!("check resource_type (the plural the API serves, such as clusters) and {endpoint}"),
+                404 => &format!("check {resource_type} (the plural the API serves, such as clusters) and {endpoint}"),
                 300..=399 => &format!("redirects are not followed; set {endpoint} to the final address"),
-                429 => "the API asks to slow down; raise poll_interval or its limits",
+                429 => &format!("the API asks to slow down; raise {interval} or its limits"),
                 _ => "check the API's log for this request",
             },
             Self::NotJson { .. } => {

@@ -16,7 +16,8 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
-use tracing::{Span, debug};
+use tracing::{Span, debug, info};
+use watchfire_runtime::chain;
 use watchfire_runtime::health::Dependency;
 use watchfire_runtime::tasks::beside;
 
@@ -32,6 +33,13 @@ use crate::selector::MAX_SEARCH;
 /// How long the others wait in a walk for those that are behind, besides as long as the walk took without: longer than
 /// a busy machine leaves a task alone, and nothing against an outage.
 const PATIENCE: Duration = Duration::from_millis(250);
+
+/// How long one that is late, or begins, waits for others that are, if its interval leaves time for it: those that shared
+/// a walk are done with it within moments.
+const GATHERING: Duration = Duration::from_millis(250);
+
+/// What an API refused to search for is tried again after so long.
+const APART_FOR: Duration = Duration::from_mins(10);
 
 /// The lists that sentinels of this process walk; clones are the same.
 #[derive(Clone, Default)]
@@ -102,8 +110,8 @@ struct State {
     readers: BTreeMap<u64, Arc<Reader>>,
     waiting: HashMap<u64, Waiting>,
     projection: Projection,
-    /// The API refuses to search for what any of several selects.
-    apart: bool,
+    /// The API has refused to search for what any of several selects, and is not asked for it until then.
+    apart: Option<Instant>,
     /// The API asked to be left alone until then.
     not_before: Option<Instant>,
 }
@@ -149,7 +157,13 @@ impl Seat {
             let (sender, mut walk) = oneshot::channel();
             let from = due.checked_sub(early).unwrap_or(due);
             let waiting = Waiting { from, reader: Arc::clone(&self.reader), sender };
-            self.feed.lock().waiting.insert(self.id, waiting);
+            {
+                let mut state = self.feed.lock();
+                state.waiting.insert(self.id, waiting);
+                if state.readers.len() > 1 {
+                    due = due.max(Instant::now() + (early / 5).min(GATHERING));
+                }
+            }
             // Those that come at the same moment are given their turn to say so.
             let time = async {
                 sleep_until(due).await;
@@ -196,14 +210,14 @@ pub(crate) struct Walk {
     /// After the end: how many resources the API counted and did not list.
     pub(crate) unlisted: u64,
     pieces: mpsc::Receiver<Piece>,
-    /// Told when there is nothing to go on with.
-    hungry: Arc<Notify>,
     own: Arc<Mutex<Own>>,
 }
 
 /// What of a walk is one sentinel's own.
 struct Own {
     span: Span,
+    /// Told when there is nothing to go on with.
+    hungry: Arc<Notify>,
     /// Hands it the pages: with the last that holds it, it ends.
     work: BoxFuture<'static, ()>,
 }
@@ -218,7 +232,7 @@ impl Walk {
         let piece = if let Ok(piece) = self.pieces.try_recv() {
             Some(piece)
         } else {
-            self.hungry.notify_one();
+            self.own().hungry.notify_one();
             self.pieces.recv().await
         };
         match piece {
@@ -248,10 +262,7 @@ struct Target {
 impl Target {
     /// Goes on with work of its own.
     fn alone(&self, work: impl Future<Output = ()> + Send + 'static) {
-        if let Some(own) = self.own.upgrade() {
-            let mut own = own.lock().unwrap_or_else(PoisonError::into_inner);
-            own.work = own.span.in_scope(|| beside(work)).boxed();
-        }
+        own_work(&self.own, work);
     }
 
     /// Hands it the end, without waiting until it has room for it.
@@ -268,6 +279,16 @@ impl Target {
         if !self.pieces.is_closed() {
             self.reader.api_state.down(error.why(self.reader.form));
         }
+    }
+}
+
+/// A walk goes on with work of its own.
+fn own_work(own: &Weak<Mutex<Own>>, work: impl Future<Output = ()> + Send + 'static) {
+    if let Some(own) = own.upgrade() {
+        let mut own = own.lock().unwrap_or_else(PoisonError::into_inner);
+        own.work = own.span.in_scope(|| beside(work)).boxed();
+        // Those that it leaves behind are not kept waiting by its hunger.
+        own.hungry = Arc::default();
     }
 }
 
@@ -288,7 +309,7 @@ impl Feed {
         let (due, rest): (HashMap<_, _>, HashMap<_, _>) =
             std::mem::take(&mut state.waiting).into_iter().partition(|(_, waiting)| waiting.from <= now);
         state.waiting = rest;
-        let apart = state.apart;
+        let apart = state.apart.is_some_and(|until| now < until);
         drop(state);
         let due: Vec<_> = due.into_values().filter(|waiting| !waiting.sender.is_closed()).collect();
         let mut walks: BTreeMap<_, Vec<Waiting>> = BTreeMap::new();
@@ -303,35 +324,56 @@ impl Feed {
     }
 
     fn begin_together(self: &Arc<Self>, now: Instant, due: Vec<Waiting>) {
-        let (mut targets, mut walks, hungry) = (Vec::new(), Vec::new(), Arc::new(Notify::new()));
+        let (mut targets, mut walks, hungry) = (Vec::new(), Vec::new(), Arc::<Notify>::default());
         for Waiting { reader, sender, .. } in due {
             let (pieces, receiver) = mpsc::channel(1);
-            let own = Arc::new(Mutex::new(Own { span: Span::none(), work: pending().boxed() }));
+            let own = Own { span: Span::none(), hungry: Arc::clone(&hungry), work: pending().boxed() };
+            let own = Arc::new(Mutex::new(own));
             targets.push(Target { reader, pieces, own: Arc::downgrade(&own) });
-            walks.push((sender, Walk { began: now, unlisted: 0, pieces: receiver, hungry: Arc::clone(&hungry), own }));
+            walks.push((sender, Walk { began: now, unlisted: 0, pieces: receiver, own }));
         }
-        let work = beside(Arc::clone(self).run(targets, hungry)).boxed().shared();
+        let (go, ready) = oneshot::channel::<()>();
+        let run = Arc::clone(self).run(targets, hungry);
+        // Not before each has its hold on it: it may give one of them work of its own.
+        let work = async move {
+            drop(ready.await);
+            run.await;
+        };
+        let work = beside(work).boxed().shared();
         for (sender, walk) in walks {
             walk.own().work = work.clone().boxed();
             // One that was told to stop does not take it.
             _ = sender.send(walk);
         }
+        drop(go);
     }
 
-    async fn run(self: Arc<Self>, targets: Vec<Target>, hungry: Arc<Notify>) {
+    fn run(self: Arc<Self>, targets: Vec<Target>, hungry: Arc<Notify>) -> BoxFuture<'static, ()> {
+        async move { self.walk(targets, hungry).await }.boxed()
+    }
+
+    async fn walk(self: Arc<Self>, targets: Vec<Target>, hungry: Arc<Notify>) {
         let targets = Mutex::new(targets);
         let here = || targets.lock().unwrap_or_else(PoisonError::into_inner);
         let failed = |error: &Error| here().iter().for_each(|target| target.tell(error));
         let asked = ask(here().iter().map(|target| &*target.reader)).unwrap_or_default();
         let together = here().iter().any(|target| target.reader.search != asked.search);
         let end = self.list(asked, &targets, Patience::new(hungry), &failed).await;
-        if let Err(error) = &end {
-            let mut state = self.lock();
-            state.projection.refused(error);
-            state.apart |= together && is_about_the_query(error);
+        let left = std::mem::take(&mut *here());
+        match &end {
+            Err(error) if together && is_about_the_query(error) => {
+                info!(error = %chain(error), "the API does not search for what any of several sentinels selects, each polls apart");
+                self.lock().apart = Some(Instant::now() + APART_FOR);
+                for target in left {
+                    let own = target.own.clone();
+                    own_work(&own, Arc::clone(&self).run(vec![target], Arc::default()));
+                }
+                return;
+            }
+            Err(error) => self.lock().projection.refused(error),
+            Ok(_) => {}
         }
         let end = end.map_err(Arc::new);
-        let left = std::mem::take(&mut *here());
         for target in left {
             target.end(end.clone());
         }
@@ -401,8 +443,9 @@ impl Feed {
         projection.prove(&self.api, search, &reads, failed).await?;
         let fields = projection.fields().map(str::to_owned);
         let mut state = self.lock();
-        // Whoever joined meanwhile may read more, and is asked for in the next walk.
-        if state.next == next {
+        // Whoever joined meanwhile may read more, and is asked for in the next walk. Where nothing is listed nothing is
+        // learnt, and another may know.
+        if state.next == next && !matches!(projection, Projection::Unproven(_)) {
             state.projection = projection;
         }
         Ok(fields)
@@ -508,9 +551,10 @@ mod tests {
         let (mut targets, mut hands) = (Vec::new(), Vec::new());
         for time in takes {
             let (pieces, receiver) = mpsc::channel(1);
-            let own = Arc::new(Mutex::new(Own { span: Span::none(), work: pending().boxed() }));
+            let own = Own { span: Span::none(), hungry: Arc::clone(&hungry), work: pending().boxed() };
+            let own = Arc::new(Mutex::new(own));
             targets.push(Target { reader: Arc::new(reader(None, None)), pieces, own: Arc::downgrade(&own) });
-            let mut walk = Walk { began: begun, unlisted: 0, pieces: receiver, hungry: Arc::clone(&hungry), own };
+            let mut walk = Walk { began: begun, unlisted: 0, pieces: receiver, own };
             hands.push(async move {
                 let mut got = 0;
                 while let Ok(Some(_)) = walk.next().await {

@@ -71,7 +71,9 @@ fn endpoint(raw: Option<&str>, section: bool, report: &mut Report<'_>) -> Option
         report.push(key, format!("the scheme must be http or https; {example}"));
     } else if !url.username().is_empty() || url.password().is_some() {
         let token = report.name("hyperfleet_api.token_file");
-        report.push(key, format!("credentials in the address are not used; set HYPERFLEET_API_TOKEN or {token}"));
+        // Whoever may write an object says by it whose token is sent.
+        let variable = if report.is_object() { "" } else { "HYPERFLEET_API_TOKEN or " };
+        report.push(key, format!("credentials in the address are not used; set {variable}{token}"));
     } else if url.query().is_some() || url.fragment().is_some() {
         report.push(key, format!("must not have a query or a fragment; {example}"));
     } else {

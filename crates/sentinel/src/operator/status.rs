@@ -35,7 +35,7 @@ pub(super) fn of(state: &State<'_>, before: &SentinelConfigStatus, now: Timestam
             type_: kind.to_owned(),
             status: status.to_owned(),
             reason: reason.to_owned(),
-            message: message.chars().take(MAX_MESSAGE).collect(),
+            message: shortened(&message),
             observed_generation: state.generation,
             last_transition_time: same.map_or(Time(now), |same| same.last_transition_time.clone()),
         }
@@ -50,6 +50,17 @@ pub(super) fn of(state: &State<'_>, before: &SentinelConfigStatus, now: Timestam
         published: state.progress.map(|progress| count(progress.published)).or(before.published),
         errors: state.progress.map(|progress| count(progress.errors)).or(before.errors),
     }
+}
+
+/// Without its middle where it is too long: what to try stands at the end.
+fn shortened(message: &str) -> String {
+    let count = message.chars().count();
+    if count <= MAX_MESSAGE {
+        return message.to_owned();
+    }
+    let half = MAX_MESSAGE / 2;
+    let begin = message.chars().take(half);
+    begin.chain([' ', '…', ' ']).chain(message.chars().skip(count - half)).collect()
 }
 
 type Verdict<'a> = (bool, &'a str, String);

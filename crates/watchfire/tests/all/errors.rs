@@ -113,7 +113,14 @@ fn every_hint_is_in_the_document() {
             functions.chain(choices).flat_map(literals).chain(fields.flat_map(|text| literals(&format!("\"{text}\""))));
         // What a hint calls a key is that of the file's form; the document says how the two go together.
         let keys = |hint: String| {
-            hint.replace("{endpoint}", "hyperfleet_api.endpoint").replace("{timeout}", "hyperfleet_api.timeout")
+            let keys = [
+                ("{endpoint}", "hyperfleet_api.endpoint"),
+                ("{timeout}", "hyperfleet_api.timeout"),
+                ("{resource_type}", "resource_type"),
+                ("{interval}", "poll_interval"),
+                ("{token}", "HYPERFLEET_API_TOKEN or the token file"),
+            ];
+            keys.iter().fold(hint, |hint, (name, key)| hint.replace(name, key))
         };
         for hint in hints.map(keys).filter(|hint| hint.len() > 12 && hint.contains(' ')) {
             assert!(document.contains(&squeezed(&hint)), "docs/errors.md lacks, of {source}: {hint}");

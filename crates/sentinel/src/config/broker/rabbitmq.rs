@@ -141,7 +141,9 @@ fn credentials(settings: &Settings, config: &mut RabbitMqConfig, problems: &mut 
     let left_out = ["BROKER_USER", "BROKER_URL"].into_iter().any(|name| settings.is_left_out(name));
     if config.user == "guest" && (named || !left_out) {
         let whom = if named { "guest is the user" } else { "not set, connecting as guest" };
-        problems.warn(settings.origin("BROKER_USER"), format!("{whom}, whom RabbitMQ lets in from its own host only"));
+        let in_url = settings.get("BROKER_USER").is_none() && settings.get("BROKER_URL").is_some_and(has_userinfo);
+        let key = if in_url { "BROKER_URL" } else { "BROKER_USER" };
+        problems.warn(settings.origin(key), format!("{whom}, whom RabbitMQ lets in from its own host only"));
     }
 }
 
