@@ -260,17 +260,12 @@ struct Target {
 }
 
 impl Target {
-    /// Goes on with work of its own.
-    fn alone(&self, work: impl Future<Output = ()> + Send + 'static) {
-        own_work(&self.own, work);
-    }
-
     /// Hands it the end, without waiting until it has room for it.
     fn end(self, end: Result<u64, Arc<Error>>) {
         if let Err(mpsc::error::TrySendError::Full(end)) = self.pieces.try_send(Piece::End(end)) {
             let pieces = self.pieces.clone();
             // Whoever stops meanwhile needs no end.
-            self.alone(async move { drop(pieces.send(end).await) });
+            own_work(&self.own, async move { drop(pieces.send(end).await) });
         }
     }
 
@@ -397,7 +392,7 @@ impl Feed {
                 debug!("one of several sentinels is behind, and goes through the rest of the list alone");
                 let pieces = target.pieces.clone();
                 let rest = Arc::clone(self).alone(Arc::clone(&target.reader), pieces, query.clone(), pages.place());
-                target.alone(rest);
+                own_work(&target.own, rest);
             }
             if here().is_empty() {
                 return Ok(0);
@@ -523,117 +518,4 @@ fn ask<'a>(readers: impl Iterator<Item = &'a Reader>) -> Option<Query> {
 }
 
 #[cfg(test)]
-mod tests {
-    use futures_util::future::join;
-    use tokio::time::sleep;
-    use watchfire_runtime::config::{Document, Env};
-    use watchfire_runtime::health::Health;
-
-    use super::*;
-    use crate::config::check;
-
-    fn reader(search: Option<&str>, labels: Option<&str>) -> Reader {
-        Reader {
-            search: search.map(str::to_owned),
-            labels: labels.map(str::to_owned),
-            payload: Arc::new(Payload::default_payload()),
-            expression: None,
-            form: Form::Flat,
-            api_state: Health::new().dependency("api"),
-        }
-    }
-
-    /// Hands out pages to two that take so long for each; returns how many they got, and how long the walk took.
-    async fn hand_out(pages: usize, takes: [Duration; 2]) -> ([usize; 2], Duration) {
-        let begun = Instant::now();
-        let hungry = Arc::new(Notify::new());
-        let mut patience = Patience::new(Arc::clone(&hungry));
-        let (mut targets, mut hands) = (Vec::new(), Vec::new());
-        for time in takes {
-            let (pieces, receiver) = mpsc::channel(1);
-            let own = Own { span: Span::none(), hungry: Arc::clone(&hungry), work: pending().boxed() };
-            let own = Arc::new(Mutex::new(own));
-            targets.push(Target { reader: Arc::new(reader(None, None)), pieces, own: Arc::downgrade(&own) });
-            let mut walk = Walk { began: begun, unlisted: 0, pieces: receiver, own };
-            hands.push(async move {
-                let mut got = 0;
-                while let Ok(Some(_)) = walk.next().await {
-                    got += 1;
-                    sleep(time).await;
-                }
-                got
-            });
-        }
-        let handing = async {
-            for _ in 0..pages {
-                let late;
-                (targets, late) = patience.until_room(std::mem::take(&mut targets)).await;
-                for target in late {
-                    target.end(Ok(0));
-                }
-                patience.fed();
-                let page = Arc::new(Page::parse("[]".to_owned()).unwrap());
-                for target in &targets {
-                    target.pieces.try_send(Piece::Page(Arc::clone(&page))).unwrap();
-                }
-            }
-            let took = begun.elapsed();
-            for target in targets {
-                target.end(Ok(0));
-            }
-            took
-        };
-        let [second, first] = [hands.pop().unwrap(), hands.pop().unwrap()];
-        let (took, (first, second)) = join(handing, join(first, second)).await;
-        ([first, second], took)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_is_slower_keeps_the_others_for_no_longer_than_half_of_the_walk() {
-        let ms = Duration::from_millis;
-        // As fast as the other, or nearly: to the end.
-        assert_eq!(hand_out(1000, [ms(10), ms(10)]).await.0, [1000, 1000]);
-        assert_eq!(hand_out(1000, [ms(10), ms(12)]).await.0, [1000, 1000]);
-        // A bit slower for each page adds up.
-        for slow in [40, 200, 100_000] {
-            let ([fast, slow], took) = hand_out(100, [ms(10), ms(slow)]).await;
-            assert_eq!(fast, 100);
-            assert!(slow < 100 && took <= ms(2 * 1000 + 600), "{slow} {took:?}");
-        }
-        // Where all are slow, nobody is kept.
-        assert_eq!(hand_out(10, [ms(60_000), ms(60_000)]).await.0, [10, 10]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_api_that_asks_to_be_left_alone_is_left_alone_by_all() {
-        watchfire_testkit::install_crypto();
-        let text = "resource_type: clusters\nhyperfleet_api:\n  endpoint: http://127.0.0.1:9\n";
-        let config = check(Document::parse("sentinel.yaml", text).unwrap(), &Env::default()).0.unwrap();
-        let (feeds, health) = (Feeds::default(), Health::new());
-        let seats = [(); 2].map(|()| feeds.join(&config, health.dependency("api")).unwrap());
-        let begun = Instant::now();
-        seats[0].leave_alone(Duration::from_mins(1));
-        let walk = async |seat: &Seat| seat.walk(begun, Duration::ZERO, Span::none).await.0.began - begun;
-        let (first, second) = join(walk(&seats[0]), walk(&seats[1])).await;
-        assert!(first >= Duration::from_mins(1) && second == first, "{first:?} {second:?}");
-    }
-
-    fn asked(readers: &[(Option<&str>, Option<&str>)]) -> Option<(Option<String>, Option<String>)> {
-        let readers: Vec<_> = readers.iter().map(|(search, labels)| reader(*search, *labels)).collect();
-        ask(readers.iter()).map(|query| (query.search, query.labels))
-    }
-
-    #[test]
-    fn what_any_of_them_selects_is_asked_for() {
-        let (a, b) = ((Some("a='1'"), Some("a=1")), (Some("b='2'"), Some("b=2")));
-        let owned = |text: &str| Some(text.to_owned());
-        let asks = |readers: &[_]| asked(readers).unwrap();
-        assert_eq!(asks(&[a]), (owned("a='1'"), owned("a=1")));
-        assert_eq!(asks(&[a, a]), (owned("a='1'"), owned("a=1")));
-        assert_eq!(asks(&[a, b]), (owned("((a='1') or (b='2'))"), None));
-        assert_eq!(asks(&[a, (None, None)]), (None, None));
-        assert_eq!(asks(&[(None, None), (None, None)]), (None, None));
-        let long = format!("a='{}'", "x".repeat(MAX_SEARCH - 10));
-        assert_eq!(asked(&[b, (Some(&long), None)]), None, "more than the API takes");
-    }
-}
+mod tests;
