@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, pending};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
 use tracing::{Span, debug, info};
@@ -38,12 +38,18 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// a walk are done with it within moments.
 const GATHERING: Duration = Duration::from_millis(250);
 
+/// Walks that are wanted soon begin so long after each other, where the interval is longer than five of it.
+const AFTER_EACH_OTHER: Duration = Duration::from_secs(5);
+
 /// What an API refused to search for is tried again after so long.
 const APART_FOR: Duration = Duration::from_mins(10);
 
 /// The lists that sentinels of this process walk; clones are the same.
 #[derive(Clone, Default)]
-pub struct Feeds(Arc<Mutex<Vec<Known>>>);
+pub struct Feeds {
+    known: Arc<Mutex<Vec<Known>>>,
+    hurry: watch::Sender<()>,
+}
 
 /// A list, by how it is asked for; gone with the last that takes part.
 struct Known {
@@ -52,9 +58,21 @@ struct Known {
 }
 
 impl Feeds {
+    /// Lists that are not shared with those of these feeds.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self { known: Arc::default(), hurry: self.hurry.clone() }
+    }
+
+    /// Every list is walked now, or a fifth of its interval after its last walk began, of a long one five seconds. One that
+    /// is walked at this moment is walked once more.
+    pub fn poll_soon(&self) {
+        self.hurry.send_replace(());
+    }
+
     /// Takes a seat at the list that a configuration asks for; fails where the client cannot be made.
     pub(crate) fn join(&self, config: &SentinelConfig, api_state: Dependency) -> Result<Seat, reqwest::Error> {
-        let mut feeds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut feeds = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         feeds.retain(|known| known.feed.strong_count() > 0);
         let known = feeds.iter().find(|known| known.api == config.api);
         let feed = if let Some(feed) = known.and_then(|known| known.feed.upgrade()) {
@@ -78,7 +96,7 @@ impl Feeds {
         state.readers.insert(id, Arc::clone(&reader));
         state.propose();
         drop(state);
-        Ok(Seat { feed, id, reader })
+        Ok(Seat { feed, id, reader, began: None, hurry: self.hurry.subscribe() })
     }
 }
 
@@ -136,6 +154,9 @@ pub(crate) struct Seat {
     feed: Arc<Feed>,
     id: u64,
     reader: Arc<Reader>,
+    /// When its last walk began.
+    began: Option<Instant>,
+    hurry: watch::Receiver<()>,
 }
 
 impl Drop for Seat {
@@ -152,7 +173,7 @@ impl Drop for Seat {
 
 impl Seat {
     /// The next walk: when it is `due`, or with another's up to `early` before; and the span that it belongs to.
-    pub(crate) async fn walk(&self, mut due: Instant, early: Duration, span: impl Fn() -> Span) -> (Walk, Span) {
+    pub(crate) async fn walk(&mut self, mut due: Instant, early: Duration, span: impl Fn() -> Span) -> (Walk, Span) {
         loop {
             let (sender, mut walk) = oneshot::channel();
             let from = due.checked_sub(early).unwrap_or(due);
@@ -172,6 +193,11 @@ impl Seat {
             let (walk, span) = tokio::select! {
                 biased;
                 walk = &mut walk => (walk, span()),
+                () = hurried(&mut self.hurry), if Instant::now() < due => {
+                    let soonest = self.began.map_or(due, |began| began + (early * 2 / 5).min(AFTER_EACH_OTHER));
+                    due = due.min(soonest.max(Instant::now()));
+                    continue;
+                }
                 () = time => {
                     if let Some(later) = self.feed.not_before() {
                         due = later;
@@ -184,6 +210,7 @@ impl Seat {
             };
             if let Ok(walk) = walk {
                 walk.own().span = span.clone();
+                self.began = Some(walk.began);
                 return (walk, span);
             }
         }
@@ -194,6 +221,14 @@ impl Seat {
         let until = Instant::now() + time;
         let mut state = self.feed.lock();
         state.not_before = Some(state.not_before.map_or(until, |before| before.max(until)));
+    }
+}
+
+/// Waits until a poll is wanted sooner.
+async fn hurried(hurry: &mut watch::Receiver<()>) {
+    if hurry.changed().await.is_err() {
+        // Nobody is left who could want it.
+        pending().await
     }
 }
 

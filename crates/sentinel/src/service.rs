@@ -206,7 +206,8 @@ impl Sentinel {
         let mut due = Instant::now();
         loop {
             let interval = self.config.poll_interval;
-            let walk = self.heartbeat.during(self.seat.walk(due, interval / 2, || self.span()));
+            let span = || span(&self.config, self.topic.as_deref(), self.name.as_deref());
+            let walk = self.heartbeat.during(self.seat.walk(due, interval / 2, span));
             let Some((walk, span)) = token.run_until_cancelled(walk).await else { return Ok(()) };
             due = walk.began + interval;
             if let Err(error) = self.through(walk, &token).instrument(span).await
@@ -216,22 +217,6 @@ impl Sentinel {
                 self.seat.leave_alone(after);
             }
         }
-    }
-
-    fn span(&self) -> Span {
-        let resource_type = &self.config.api.resource_type;
-        info_span!(
-            "sentinel.poll",
-            resource_type,
-            subset = resource_type,
-            topic = self.topic.as_deref(),
-            sentinel = self.name.as_deref(),
-            seen = field::Empty,
-            due = field::Empty,
-            published = field::Empty,
-            failed = field::Empty,
-            otel.status_code = field::Empty,
-        )
     }
 
     /// Goes through the list once, now.
@@ -389,6 +374,23 @@ impl Sentinel {
             error!(error = %chain(error), hint = error.hint(self.config.form), "cannot list resources, trying again every poll interval");
         }
     }
+}
+
+/// The span of a poll.
+fn span(config: &SentinelConfig, topic: Option<&str>, name: Option<&str>) -> Span {
+    let resource_type = &config.api.resource_type;
+    info_span!(
+        "sentinel.poll",
+        resource_type,
+        subset = resource_type,
+        topic,
+        sentinel = name,
+        seen = field::Empty,
+        due = field::Empty,
+        published = field::Empty,
+        failed = field::Empty,
+        otel.status_code = field::Empty,
+    )
 }
 
 /// Says that an adapter fell silent, or reports again.

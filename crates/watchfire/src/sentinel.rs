@@ -3,6 +3,7 @@
 mod coverage;
 mod explain;
 mod object;
+mod poll;
 mod record;
 mod simulate;
 
@@ -100,7 +101,7 @@ async fn serve_all(
         let asked = start(named.loaded, name.as_deref(), &parts, &mut brokers, &mut tasks).await?;
         sentinels.begins(asked);
     }
-    let admin = admin.route("/sentinel/explain", explain::pages(sentinels));
+    let admin = admin.route("/sentinel/explain", explain::pages(sentinels)).route("/sentinel/poll", poll::pages(feeds));
     tasks.essential_at(Stage::Admin, "admin", admin.run(tasks.stage_token(Stage::Admin)));
     tasks.drain(health);
     Ok(tasks.run(args.grace_period.get()).await.context("run the sentinel")?)
@@ -194,7 +195,8 @@ async fn start(
     let traced = parts.env.get("HYPERFLEET_TRACE_RESOURCES").unwrap_or_default().parse().unwrap_or_default();
     let recorder = record::beside(parts.record, name, &sentinel)?;
     // What others select is not for its recording.
-    let feeds = if recorder.is_some() { &Feeds::default() } else { parts.feeds };
+    let apart = parts.feeds.apart();
+    let feeds = if recorder.is_some() { &apart } else { parts.feeds };
     let sentinel = Sentinel::new(sentinel, sink.sink, measured, parts.health, feeds).context("make the API client")?;
     let mut sentinel = sentinel.trace_resources(traced).named(&sink.topic, name);
     if let Some(ceiling) = parts.ceiling {

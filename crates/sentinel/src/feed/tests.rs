@@ -84,12 +84,41 @@ async fn an_api_that_asks_to_be_left_alone_is_left_alone_by_all() {
     let text = "resource_type: clusters\nhyperfleet_api:\n  endpoint: http://127.0.0.1:9\n";
     let config = check(Document::parse("sentinel.yaml", text).unwrap(), &Env::default()).0.unwrap();
     let (feeds, health) = (Feeds::default(), Health::new());
-    let seats = [(); 2].map(|()| feeds.join(&config, health.dependency("api")).unwrap());
+    let [mut first, mut second] = [(); 2].map(|()| feeds.join(&config, health.dependency("api")).unwrap());
     let begun = Instant::now();
-    seats[0].leave_alone(Duration::from_mins(1));
-    let walk = async |seat: &Seat| seat.walk(begun, Duration::ZERO, Span::none).await.0.began - begun;
-    let (first, second) = join(walk(&seats[0]), walk(&seats[1])).await;
+    first.leave_alone(Duration::from_mins(1));
+    let walk = async |seat: &mut Seat| seat.walk(begun, Duration::ZERO, Span::none).await.0.began - begun;
+    let (first, second) = join(walk(&mut first), walk(&mut second)).await;
     assert!(first >= Duration::from_mins(1) && second == first, "{first:?} {second:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poll_that_is_wanted_soon_comes_soon_and_no_flood_of_wishes_makes_it_more_than_one_in_a_fifth_of_the_interval()
+ {
+    watchfire_testkit::install_crypto();
+    let text = "resource_type: clusters\nhyperfleet_api:\n  endpoint: http://127.0.0.1:9\n";
+    let config = check(Document::parse("sentinel.yaml", text).unwrap(), &Env::default()).0.unwrap();
+    let (feeds, health) = (Feeds::default(), Health::new());
+    for (interval, soonest) in [(10, 2), (3_600, 5)].map(|(a, b)| (Duration::from_secs(a), Duration::from_secs(b))) {
+        let mut seat = feeds.join(&config, health.dependency("api")).unwrap();
+        let mut walk = async |due: Instant| seat.walk(due, interval / 2, Span::none).await.0.began;
+        let mut began = walk(Instant::now()).await;
+        for waits in [Duration::from_secs(1), soonest + Duration::from_secs(1)] {
+            let wishes = async {
+                tokio::time::sleep(waits).await;
+                (0..100).for_each(|_| feeds.poll_soon());
+            };
+            let (next, ()) = join(walk(began + interval), wishes).await;
+            assert_eq!(next - began, waits.max(soonest), "{interval:?}");
+            began = next;
+        }
+        // None of those wishes is left.
+        assert_eq!(walk(began + interval).await - began, interval);
+        // One that came while the list was walked is.
+        feeds.poll_soon();
+        let next = walk(began + 2 * interval).await;
+        assert_eq!(next - began, interval + soonest, "{interval:?}");
+    }
 }
 
 fn asked(readers: &[(Option<&str>, Option<&str>)]) -> Option<(Option<String>, Option<String>)> {

@@ -16,7 +16,7 @@ use watchfire_sentinel::Feeds;
 use watchfire_sentinel::object::{is_namespace, is_object_name};
 use watchfire_sentinel::operator::{Operator, Parts, Scope};
 
-use super::{FLUSH, Ground, explain, telemetry};
+use super::{FLUSH, Ground, explain, poll, telemetry};
 use crate::cli::{ObjectArgs, SentinelArgs};
 use crate::config;
 use crate::failure::Failure;
@@ -88,12 +88,14 @@ async fn serve_objects(
         "serving SentinelConfig objects"
     );
     let sentinels = explain::Sentinels::default();
+    let feeds = Feeds::default();
     let admin = admin.route("/sentinel/explain", explain::pages(sentinels.clone()));
+    let admin = admin.route("/sentinel/poll", poll::pages(feeds.clone()));
     let parts = Parts {
         families,
         health: health.clone(),
         env: env.clone(),
-        feeds: Feeds::default(),
+        feeds,
         leadership,
         explain: Box::new(move |name, explainer| match explainer {
             Some(explainer) => sentinels.begins(explain::Asked { name: name.to_owned(), explainer, store: None }),

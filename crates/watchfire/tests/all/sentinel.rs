@@ -298,3 +298,25 @@ async fn what_lasts_for_many_cycles_is_told_once() {
         assert_eq!(said.matches(line).count(), 1, "{line}: {said}");
     }
 }
+
+#[tokio::test]
+async fn whoever_knows_of_a_change_need_not_wait_for_the_next_poll() {
+    let fleet = Simulator::new(Dialect::Hyperfleet);
+    fleet.create("clusters", NewResource::named("alpha")).unwrap();
+    let (api, receiver) = (Api::serve(fleet).await, Receiver::start().await);
+    let recording = tempfile::tempdir().unwrap();
+    let setup = Setup::new(&api.url, "poll_interval: 1h", receiver.url());
+    // One that records has its lists to itself, and hears of it all the same.
+    let setup = setup.arg("--record", &recording.path().join("of").display().to_string());
+    let sentinel = setup.start().await;
+    receiver.wait_for(1).await;
+    let id = api.fleet.create("clusters", NewResource::named("beta")).unwrap().id;
+    let hook = format!("{}/sentinel/poll", sentinel.health);
+    assert!(get(&hook).await.1.starts_with("POST /sentinel/poll makes each sentinel"), "a look changes nothing");
+    let answer = reqwest::Client::new().post(&hook).send().await.unwrap();
+    assert_eq!((answer.status().as_u16(), answer.text().await.unwrap().as_str()), (202, "polling\n"));
+    receiver.wait_for(2).await;
+    let event: Value = serde_json::from_slice(&receiver.requests()[1].body).unwrap();
+    assert_eq!(event["data"]["id"], id);
+    sentinel.stop().await;
+}
