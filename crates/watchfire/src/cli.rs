@@ -280,6 +280,17 @@ impl ProcessArgs {
     }
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct LiveArgs {
+    /// Asks the API and the broker, too, and says what they answer; exit status 1 if one fails. Changes nothing.
+    #[arg(long)]
+    pub(crate) live: bool,
+    /// RabbitMQ's management API, such as http://rabbitmq:15672: says which queues are bound to the exchange, and who
+    /// consumes them. The broker's user and password are used there, too.
+    #[arg(long, value_name = "URL", requires = "live")]
+    pub(crate) management_url: Option<String>,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
     /// Reports every problem of a configuration at once; exit status 64 if there is one.
@@ -288,9 +299,8 @@ pub(crate) enum ConfigCommand {
         files: ConfigArgs,
         #[command(flatten)]
         settings: SettingArgs,
-        /// Asks the API and the broker, too, and says what they answer; exit status 1 if one fails. Changes nothing.
-        #[arg(long)]
-        live: bool,
+        #[command(flatten)]
+        live: LiveArgs,
         #[command(flatten)]
         output: OutputArgs,
     },

@@ -3,6 +3,7 @@
 pub(crate) mod list;
 mod live;
 mod object;
+mod queues;
 
 use std::fmt::Write as _;
 use std::io;
@@ -16,7 +17,7 @@ use watchfire_runtime::{chain, one_line, redact};
 use watchfire_sentinel::config::broker::{RawBrokerFile, Settings};
 use watchfire_sentinel::config::{self, Form, Overrides, Process, RawConfig, RawHyperFleet, SentinelConfig, broker};
 
-use crate::cli::{CONFIG, ConfigArgs, ConfigCommand, Format, SchemaOf, SettingArgs, ToForm};
+use crate::cli::{CONFIG, ConfigArgs, ConfigCommand, Format, LiveArgs, SchemaOf, SettingArgs, ToForm};
 use crate::failure::{Failure, note_aside, say, tell};
 
 /// A configuration that holds.
@@ -61,8 +62,8 @@ pub(crate) fn run(command: &ConfigCommand) -> Result<(), Failure> {
         ConfigCommand::Check { files, settings, live, output } => {
             let loaded = load(files, settings, &env);
             match output.format {
-                Format::Text => check(loaded, *live),
-                Format::Json => check_for_programs(loaded, *live),
+                Format::Text => check(loaded, live),
+                Format::Json => check_for_programs(loaded, live),
             }
         }
         ConfigCommand::Migrate { file, config, to } => {
@@ -86,7 +87,7 @@ pub(crate) fn run(command: &ConfigCommand) -> Result<(), Failure> {
     }
 }
 
-fn check(loaded: Result<Loaded, Refused>, live: bool) -> Result<(), Failure> {
+fn check(loaded: Result<Loaded, Refused>, live: &LiveArgs) -> Result<(), Failure> {
     let mut text = String::new();
     for warning in loaded.as_ref().map_or_else(|refused| &refused.warnings, |loaded| &loaded.warnings) {
         // Writing to a String cannot fail.
@@ -99,10 +100,10 @@ fn check(loaded: Result<Loaded, Refused>, live: bool) -> Result<(), Failure> {
         tell(&text)?;
     }
     let loaded = loaded?;
-    if !live {
+    if !live.live {
         return Ok(());
     }
-    let answers = live::ask(loaded)?;
+    let answers = live::ask(loaded, live.management_url.as_deref())?;
     let told = |(name, answer): &(&str, anyhow::Result<String>)| match answer {
         Ok(answer) => one_line(&format!("{name}: {answer}")),
         Err(error) => one_line(&format!("{name}: FAILED: {error:#}")),
@@ -112,7 +113,7 @@ fn check(loaded: Result<Loaded, Refused>, live: bool) -> Result<(), Failure> {
 }
 
 /// Says the same as one document. What is wrong is on standard error, too, as ever.
-fn check_for_programs(loaded: Result<Loaded, Refused>, live: bool) -> Result<(), Failure> {
+fn check_for_programs(loaded: Result<Loaded, Refused>, live: &LiveArgs) -> Result<(), Failure> {
     let loaded = match loaded {
         Ok(loaded) => loaded,
         Err(Refused { error, warnings }) => {
@@ -125,7 +126,7 @@ fn check_for_programs(loaded: Result<Loaded, Refused>, live: bool) -> Result<(),
         }
     };
     let mut document = json!({"valid": true, "warnings": loaded.warnings});
-    let answers = if live { live::ask(loaded)? } else { Vec::new() };
+    let answers = if live.live { live::ask(loaded, live.management_url.as_deref())? } else { Vec::new() };
     for (name, answer) in &answers {
         let said = answer.as_ref().map_or_else(|error| format!("{error:#}"), Clone::clone);
         document["live"][name.to_lowercase()] = json!({"ok": answer.is_ok(), "message": said});

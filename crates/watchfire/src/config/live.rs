@@ -1,6 +1,7 @@
 //! `watchfire config check --live`: asks the API and the broker, changes nothing, and says what they answer.
 
 use anyhow::{Context, anyhow};
+use url::Url;
 use watchfire_delivery::EventSink;
 use watchfire_delivery::sink::pubsub::{MissingTopic, PubSub};
 use watchfire_delivery::sink::rabbitmq::{Exchange, RabbitMq};
@@ -9,17 +10,20 @@ use watchfire_sentinel::SentinelConfig;
 use watchfire_sentinel::api::{Api, ApiConfig};
 use watchfire_sentinel::config::broker::BrokerConfig;
 
-use super::Loaded;
+use super::{Loaded, queues};
 use crate::failure::Failure;
 
 /// Who was asked, and what came of it.
 pub(super) type Answer = (&'static str, anyhow::Result<String>);
 
-/// Asks both.
-pub(super) fn ask(loaded: Loaded) -> anyhow::Result<Vec<Answer>> {
+/// Asks both, and where it is named, RabbitMQ's management API.
+pub(super) fn ask(loaded: Loaded, management: Option<&str>) -> Result<Vec<Answer>, Failure> {
+    let management = management.map(|given| queues::management(given, &loaded.broker)).transpose();
+    let management = management.map_err(Failure::Configuration)?;
     crypto::install_crypto_provider();
     let runtime = tokio::runtime::Runtime::new().context("start the async runtime")?;
-    let (api, broker) = runtime.block_on(async { tokio::join!(api(&loaded.sentinel), broker(loaded.broker)) });
+    let (api, broker) =
+        runtime.block_on(async { tokio::join!(api(&loaded.sentinel), broker(loaded.broker, management.as_ref())) });
     Ok(vec![("API", api), ("broker", broker)])
 }
 
@@ -51,19 +55,24 @@ async fn api(config: &SentinelConfig) -> anyhow::Result<String> {
     Ok(format!("{} answers: {count} {what}{by}{none}{rest}", config.api.endpoint))
 }
 
-async fn broker(config: BrokerConfig) -> anyhow::Result<String> {
+async fn broker(config: BrokerConfig, management: Option<&Url>) -> anyhow::Result<String> {
     let told = |error: watchfire_delivery::sink::Error| anyhow!("{}; {}", chain(&error), error.hint());
     match config {
         BrokerConfig::RabbitMq(config) => {
             let (name, kind) = (config.exchange.clone(), config.exchange_type);
-            let unknown =
-                "whether a queue is bound cannot be asked over AMQP; the sentinel is not ready and says so if none is";
-            Ok(match RabbitMq::new(config).look().await.map_err(told)? {
-                Exchange::There => format!("exchange {name:?} is there, durable and {kind}; {unknown}"),
-                Exchange::Missing => {
-                    format!("exchange {name:?} is not there yet and will be declared, durable and {kind}; {unknown}")
+            let found = match RabbitMq::new(config.clone()).look().await.map_err(told)? {
+                Exchange::There => "is there",
+                Exchange::Missing => "is not there yet and will be declared",
+            };
+            let queues = match management {
+                Some(management) => queues::behind(&config, management).await?,
+                None => {
+                    "which queues are bound AMQP does not tell, --management-url asks; the sentinel is not ready and \
+                         says so if none is"
+                        .to_owned()
                 }
-            })
+            };
+            Ok(format!("exchange {name:?} {found}, durable and {kind}; {queues}"))
         }
         BrokerConfig::PubSub(mut config) => {
             let (topic, creates) = (config.topic.clone(), config.missing_topic == MissingTopic::Create);

@@ -2,24 +2,22 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::Value;
 use tokio::process::Command;
-use watchfire_delivery::EventSink;
-use watchfire_delivery::sink::pubsub::{Endpoint, MissingTopic, PubSub, PubSubConfig};
 use watchfire_simulator::{Dialect, NewResource, Simulator};
 use watchfire_testkit::{Rabbit, Receiver, Subscription, amqp_url, pubsub_endpoint, unique};
 
 use crate::support::{Api, BINARY, Process, Sentinel, get, isolate, read, run, text};
 
 /// What today's deployment mounts: a configuration, a `broker.yaml`, and the program as it is called there.
-struct Deployment {
-    folder: tempfile::TempDir,
+pub(crate) struct Deployment {
+    pub(crate) folder: tempfile::TempDir,
 }
 
 impl Deployment {
-    fn new(api: &str, more: &str, broker: &str) -> Self {
+    pub(crate) fn new(api: &str, more: &str, broker: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = format!(
             "sentinel:\n  name: east\nlog:\n  level: info\n  format: json\n  output: stdout\nclients:\n  hyperfleet_api:\n    \
@@ -32,7 +30,7 @@ impl Deployment {
         Self { folder }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
@@ -52,7 +50,7 @@ impl Deployment {
     }
 }
 
-async fn fleet() -> Api {
+pub(crate) async fn fleet() -> Api {
     let fleet = Simulator::new(Dialect::Hyperfleet);
     for (name, region) in [("alpha", "us-east"), ("bravo", "us-east"), ("charlie", "eu-west")] {
         fleet.create("clusters", NewResource::named(name).label("region", region)).unwrap();
@@ -227,121 +225,6 @@ async fn an_empty_topic_is_warned_about_and_an_older_key_names_the_one_of_today(
     for part in ["messaging_system: removed", "hyperfleet_api: unknown key, write clients.hyperfleet_api"] {
         assert!(said.contains(part), "{said}");
     }
-}
-
-async fn check_live(config: &Path, env: &[(&str, &str)]) -> (Option<i32>, String) {
-    let output = run(&["config", "check", "--live", "-c", &config.display().to_string()], env).await;
-    (output.status.code(), text(&output.stdout) + &text(&output.stderr))
-}
-
-/// Nobody is asked where nobody can be: the cause and what to try are about this machine.
-#[tokio::test]
-async fn credentials_of_pubsub_that_are_not_there_are_told_with_their_path_and_how_to_get_some() {
-    let api = fleet().await;
-    let deployment = Deployment::new(&api.url, "", "{}");
-    let path = deployment.path("missing.json").display().to_string();
-    let home = deployment.folder.path().to_str().unwrap();
-    let pubsub = [("BROKER_TYPE", "pubsub"), ("BROKER_PROJECT_ID", "hyperfleet"), ("BROKER_TOPIC", "events")];
-    let of_a_file = [("GOOGLE_APPLICATION_CREDENTIALS", path.as_str())];
-    // Neither the file that gcloud makes, nor the server that tells who one is in Google's cloud.
-    let none = [("HOME", home), ("GCE_METADATA_HOST", "127.0.0.1:1")];
-    for (env, cause) in [(&of_a_file[..], path.as_str()), (&none, "127.0.0.1:1")] {
-        let env = [&pubsub, env].concat();
-        let (status, said) = check_live(&deployment.path("config.yaml"), &env).await;
-        assert_eq!(status, Some(1), "{said}");
-        for part in
-            ["broker: FAILED: use projects", cause, "gcloud auth application-default login", "PUBSUB_EMULATOR_HOST"]
-        {
-            assert!(said.contains(part), "{part} is not in:\n{said}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_live_check_says_what_api_and_broker_answer() {
-    let (api, receiver) = (fleet().await, Receiver::start().await);
-    let deployment = Deployment::new(&api.url, "", "{}");
-    let subscribers = format!("adapter={}", receiver.url());
-    let http = [("BROKER_TYPE", "http"), ("BROKER_HTTP_SUBSCRIBERS", subscribers.as_str())];
-    let (status, said) = check_live(&deployment.path("config.yaml"), &http).await;
-    assert_eq!(status, Some(0), "{said}");
-    assert!(said.contains("answers: 2 clusters with labels.region='us-east'"), "{said}");
-    assert!(
-        said.contains("broker: embedded, in watchfire-broker.db; subscribers, who are not asked: adapter"),
-        "{said}"
-    );
-    let away = Deployment::new("http://127.0.0.1:1", "", "{}");
-    let (status, said) = check_live(&away.path("config.yaml"), &http).await;
-    assert!(status == Some(1) && said.contains("API: FAILED: reach http://127.0.0.1:1"), "{said}");
-    let file = away.path("config.yaml").display().to_string();
-    let output = run(&["config", "check", "--live", "-o", "json", "-c", &file], &http).await;
-    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let live = &document["live"];
-    let ok = (output.status.code(), &document["valid"], &live["api"]["ok"], &live["broker"]["ok"]);
-    assert_eq!(ok, (Some(1), &true.into(), &false.into(), &true.into()), "{document}");
-    assert!(live["api"]["message"].as_str().unwrap().contains("reach http://127.0.0.1:1"), "{document}");
-}
-
-#[tokio::test]
-async fn a_live_check_finds_an_exchange_of_another_type_and_declares_none() {
-    let Some(url) = amqp_url("dropin::live_rabbitmq") else { return };
-    let (api, topic) = (fleet().await, unique("live"));
-    let deployment = Deployment::new(&api.url, "", "{}");
-    let env = [("BROKER_TYPE", "rabbitmq"), ("BROKER_URL", url.as_str()), ("HYPERFLEET_BROKER_TOPIC", topic.as_str())];
-    for _ in 0..2 {
-        // Twice: the first look has not made it.
-        let (status, said) = check_live(&deployment.path("config.yaml"), &env).await;
-        assert!(
-            status == Some(0) && said.contains("is not there yet and will be declared, durable and fanout"),
-            "{said}"
-        );
-    }
-    let queue = Rabbit::listen(&url, &topic, "topic", "").await;
-    let (status, said) = check_live(&deployment.path("config.yaml"), &env).await;
-    assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains("broker: FAILED: use exchange") && said.contains("BROKER_EXCHANGE_TYPE"), "{said}");
-    let right = [env[0], env[1], env[2], ("BROKER_RABBITMQ_EXCHANGE_TYPE", "topic")];
-    let (status, said) = check_live(&deployment.path("config.yaml"), &right).await;
-    assert!(status == Some(0) && said.contains("is there, durable and topic"), "{said}");
-    queue.delete().await;
-}
-
-#[tokio::test]
-async fn a_live_check_counts_who_subscribes_to_the_topic() {
-    let Some(endpoint) = pubsub_endpoint("dropin::live_pubsub") else { return };
-    let (api, project) = (fleet().await, unique("p"));
-    let deployment = Deployment::new(&api.url, "", "{}");
-    let env = [
-        ("BROKER_TYPE", "googlepubsub"),
-        ("BROKER_GOOGLEPUBSUB_PROJECT_ID", project.as_str()),
-        ("HYPERFLEET_BROKER_TOPIC", "clusters"),
-        ("PUBSUB_EMULATOR_HOST", endpoint.as_str()),
-    ];
-    let (status, said) = check_live(&deployment.path("config.yaml"), &env).await;
-    assert!(status == Some(0) && said.contains("topic \"clusters\" is not there yet and will be created"), "{said}");
-
-    let mut config = PubSubConfig::new(&project, "clusters");
-    config.endpoint = Endpoint::Emulator(endpoint.clone());
-    config.missing_topic = MissingTopic::Create;
-    PubSub::new(config).check().await.unwrap();
-    let (status, said) = check_live(&deployment.path("config.yaml"), &env).await;
-    assert!(status == Some(0) && said.contains("with 0 subscriptions: nobody gets the events"), "{said}");
-    let _subscription = Subscription::create(&endpoint, &project, "clusters").await;
-    let (status, said) = check_live(&deployment.path("config.yaml"), &env).await;
-    assert!(status == Some(0) && said.contains("with 1 subscriptions\n"), "{said}");
-}
-
-#[tokio::test]
-async fn a_live_check_takes_no_client_that_cannot_be_made_for_a_topic_that_is_missing() {
-    let api = fleet().await;
-    let deployment = Deployment::new(&api.url, "", "{}");
-    let env = [
-        ("BROKER_TYPE", "googlepubsub"),
-        ("BROKER_GOOGLEPUBSUB_PROJECT_ID", "p"),
-        ("PUBSUB_EMULATOR_HOST", "http://no address"),
-    ];
-    let (status, said) = check_live(&deployment.path("config.yaml"), &env).await;
-    assert!(status == Some(1) && said.contains("broker: FAILED: reach projects/p/topics/"), "{said}");
 }
 
 #[tokio::test]

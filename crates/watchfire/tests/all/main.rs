@@ -11,6 +11,7 @@ mod dropin;
 mod errors;
 mod explain;
 mod generated;
+mod live;
 mod operator;
 mod outbox;
 mod recording;
