@@ -3,12 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
-use watchfire_simulator::{Dialect, Simulator};
-use watchfire_testkit::Receiver;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::PostParams;
+use serde_json::{Value, json};
+use watchfire_simulator::{Dialect, NewResource, Simulator};
+use watchfire_testkit::{Rabbit, Receiver, amqp_url, cluster, process_node};
 
 use crate::documents::has_heading;
-use crate::support::{Api, Setup, get, read, root, run, text};
+use crate::support::{Api, BINARY, Setup, get, read, root, run, text};
 
 const DASHBOARD: &str = "deploy/dashboards/sentinel.json";
 const ALERTS: &str = "deploy/alerts/sentinel.yaml";
@@ -232,4 +235,53 @@ async fn what_is_deployed_is_asked_where_it_answers_and_has_what_it_needs() {
         (&deployment["spec"]["replicas"], &deployment["spec"]["strategy"]["type"]),
         (&1.into(), &"Recreate".into())
     );
+}
+
+#[tokio::test]
+async fn the_topic_has_the_namespace_that_kubernetes_fills_in() {
+    let name = "the_topic_has_the_namespace_that_kubernetes_fills_in";
+    let (Some(cluster), Some(url)) = (cluster(name).await, amqp_url(name)) else { return };
+    let Some(node) = process_node(name, &cluster).await else { return };
+    let namespace = cluster.namespace().await;
+    let fleet = Simulator::new(Dialect::Hyperfleet);
+    let id = fleet.create("clusters", NewResource::named("alpha")).unwrap().id;
+    let api = Api::serve(fleet).await;
+    let exchange = format!("{}-clusters", namespace.name());
+    let mut queue = Rabbit::listen(&url, &exchange, "fanout", "").await;
+
+    // As the guide has it.
+    let guide = read("docs/sentinel.md");
+    let (_, guide) = guide.split_once("**A topic for each namespace**").unwrap();
+    let shown = guide.split("```").nth(1).unwrap().trim_start_matches("text");
+    let mut env = serde_saphyr::from_str::<Value>(shown).unwrap()["env"].as_array().unwrap().clone();
+    env.push(json!({"name": "BROKER_TYPE", "value": "rabbitmq"}));
+    env.push(json!({"name": "BROKER_URL", "value": url}));
+    let config = format!("resource_type: clusters\nhyperfleet_api: {{endpoint: '{}'}}\n", api.url);
+    let config = ConfigMap { data: Some([("sentinel.yaml".to_owned(), config)].into()), ..config_map("sentinel") };
+    namespace.api::<ConfigMap>().create(&PostParams::default(), &config).await.unwrap();
+    let pod = json!({
+        "metadata": {"name": "sentinel"},
+        "spec": {
+            "nodeName": node.name(),
+            "volumes": [{"name": "config", "configMap": {"name": "sentinel"}}],
+            "containers": [{
+                "name": "sentinel",
+                "image": "none",
+                "command": [BINARY, "sentinel", "--config=/etc/watchfire/sentinel.yaml"],
+                "args": ["--health-bind-address=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0"],
+                "env": env,
+                "volumeMounts": [{"name": "config", "mountPath": "/etc/watchfire"}],
+            }],
+        },
+    });
+    let pod: Pod = serde_json::from_value(pod).unwrap();
+    namespace.api::<Pod>().create(&PostParams::default(), &pod).await.unwrap();
+    let message = queue.take(1).await.remove(0);
+    let event: Value = serde_json::from_slice(&message.body).unwrap();
+    assert_eq!((message.exchange, &event["data"]["id"]), (exchange, &json!(id)));
+    queue.delete().await;
+}
+
+fn config_map(name: &str) -> ConfigMap {
+    ConfigMap { metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }, ..ConfigMap::default() }
 }
