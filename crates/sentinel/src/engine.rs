@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use serde_json::Value;
 use tracing::{debug, warn};
 use watchfire_delivery::CloudEvent;
 use watchfire_runtime::chain;
@@ -23,8 +22,8 @@ use crate::expression::Facts;
 use crate::inflight::{self, InFlight};
 use crate::metrics::Metrics;
 use crate::notices::{Kind, Notices};
-use crate::partial;
-use crate::payload::Omitted;
+use crate::partial::{self, Served};
+use crate::payload::{Built, Omitted};
 use crate::publish::Settled;
 use crate::resource::{Resource, parse_id};
 use crate::trace::{self, TraceResources};
@@ -283,10 +282,9 @@ impl Engine {
 
     /// Builds the event.
     pub(crate) fn build(&mut self, cause: &Cause<'_>) -> Option<Due> {
-        let Cause { item, resource, decision, now, .. } = cause;
-        // It was read a moment ago, but as a view, which skips most of what a payload may want.
-        let value = match partial::read(item, self.event_fields.as_ref()) {
-            Ok(value) => value,
+        let Cause { resource, decision, now, .. } = cause;
+        let (built, changed) = match self.fill(cause) {
+            Ok(filled) => filled,
             Err(error) => {
                 self.metrics.unreadable();
                 if self.notices.is_news(Kind::Unreadable, &resource.id) {
@@ -295,8 +293,6 @@ impl Engine {
                 return None;
             }
         };
-        let built =
-            self.config.payload.build(Facts { resource: &value, view: resource, now: *now }, decision.reason.as_str());
         let failed = built.omitted.iter().filter(|omitted| omitted.failure.is_some()).count();
         let missing = built.missing.len() + built.omitted.len() - failed;
         self.metrics.fields(missing, built.errors.len() + failed);
@@ -316,8 +312,23 @@ impl Engine {
         }
         let resource_type = &self.config.api.resource_type;
         let event = event::reconcile(resource, decision, built.data, resource_type, *now);
-        let changed = self.first_of_spec(cause, &value);
         Some(Due { event, about: About { changed, ..Self::about(cause) } })
+    }
+
+    /// Fills in the payload, and finds when the spec was changed that this is the first event of. The resource was read a
+    /// moment ago, but as a view, which skips most of what a payload may want.
+    fn fill(&self, cause: &Cause<'_>) -> Result<(Built, Option<Timestamp>), serde_json::Error> {
+        let Cause { item, resource, decision, now, .. } = cause;
+        let payload = &self.config.payload;
+        if let Some((copier, fields)) = payload.copier().zip(self.event_fields.as_ref()) {
+            let served = Served::read(item, fields)?;
+            let changed = UPDATED.iter().find_map(|name| served.get(name)?.as_str());
+            return Ok((copier.build(&served), self.first_of_spec(cause, changed)));
+        }
+        let value = partial::read(item, self.event_fields.as_ref())?;
+        let facts = Facts { resource: &value, view: resource, now: *now };
+        let changed = UPDATED.iter().find_map(|name| value.get(name)?.as_str());
+        Ok((payload.build(facts, decision.reason.as_str()), self.first_of_spec(cause, changed)))
     }
 
     /// What the event is about, but for when the spec was changed.
@@ -332,14 +343,13 @@ impl Engine {
     }
 
     /// When the spec was changed that this event is the first of, if this process saw it happen.
-    fn first_of_spec(&self, cause: &Cause<'_>, resource: &Value) -> Option<Timestamp> {
+    fn first_of_spec(&self, cause: &Cause<'_>, changed: Option<&str>) -> Option<Timestamp> {
         let Cause { decision, repeats, .. } = cause;
         let tells_of_specs = matches!(decision.reason, Reason::GenerationChanged | Reason::ExpressionTrue);
         let first = tells_of_specs && decision.since.is_none() && !repeats;
         // The API projects times to the second.
         let started = self.started - SignedDuration::from_secs(1);
-        let changed = UPDATED.iter().find_map(|name| resource.get(name)).filter(|_| first)?;
-        changed.as_str()?.parse().ok().filter(|changed| *changed >= started)
+        changed.filter(|_| first)?.parse().ok().filter(|changed| *changed >= started)
     }
 
     fn tell_omitted(&mut self, omitted: &Omitted, id: &str) {

@@ -7,15 +7,97 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
-use serde_json::{Map, Value};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::ser::{Serialize, Serializer};
+use serde_json::value::RawValue;
+use serde_json::{Error, Map, Value};
+
+use crate::resource::Text;
 
 /// Reads the top-level `fields` of a JSON object, or all of it.
-pub(crate) fn read(json: &str, fields: Option<&BTreeSet<String>>) -> Result<Value, serde_json::Error> {
+pub(crate) fn read(json: &str, fields: Option<&BTreeSet<String>>) -> Result<Value, Error> {
     let mut deserializer = serde_json::Deserializer::from_str(json);
     let object = Wanted(fields).deserialize(&mut deserializer)?;
     deserializer.end()?;
     Ok(Value::Object(object))
+}
+
+/// The top-level fields of a JSON object that are wanted, as they are served.
+pub(crate) struct Served<'a>(Vec<(Cow<'a, str>, Part<'a>)>);
+
+/// The value of a field.
+pub(crate) enum Part<'a> {
+    /// A text, whole number or boolean, written as we would write it.
+    Plain(&'a RawValue),
+    Read(Value),
+}
+
+impl<'a> Served<'a> {
+    /// As [`read`], without reading what can be copied.
+    pub(crate) fn read(json: &'a str, fields: &BTreeSet<String>) -> Result<Self, Error> {
+        let mut deserializer = serde_json::Deserializer::from_str(json);
+        let parts = deserializer.deserialize_map(Parts(fields))?;
+        deserializer.end()?;
+        Ok(Self(parts))
+    }
+
+    pub(crate) fn get(&self, field: &str) -> Option<&Part<'a>> {
+        // Of those that are there twice the last counts, as anywhere.
+        self.0.iter().rev().find(|(name, _)| name == field).map(|(_, part)| part)
+    }
+}
+
+impl<'a> Part<'a> {
+    /// Nothing for null.
+    fn new(raw: &'a RawValue) -> Result<Option<Self>, Error> {
+        let text = raw.get();
+        let plain = match text.as_bytes() {
+            b"null" => return Ok(None),
+            b"true" | b"false" => true,
+            [b'"', ..] => !text.contains('\\'),
+            // So many digits fit a number of 64 bits, and what is no digit is of a number that may be written otherwise.
+            digits => digits.len() <= 18 && digits.iter().all(u8::is_ascii_digit),
+        };
+        Ok(Some(if plain { Self::Plain(raw) } else { Self::Read(serde_json::from_str(text)?) }))
+    }
+
+    pub(crate) fn as_str(&self) -> Option<&str> {
+        match self {
+            Self::Plain(raw) => raw.get().strip_prefix('"')?.strip_suffix('"'),
+            Self::Read(value) => value.as_str(),
+        }
+    }
+}
+
+impl Serialize for Part<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Plain(raw) => raw.serialize(serializer),
+            Self::Read(value) => value.serialize(serializer),
+        }
+    }
+}
+
+struct Parts<'f>(&'f BTreeSet<String>);
+
+impl<'de> Visitor<'de> for Parts<'_> {
+    type Value = Vec<(Cow<'de, str>, Part<'de>)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut parts = Vec::with_capacity(self.0.len());
+        while let Some(Text(key)) = map.next_key()? {
+            if !self.0.contains(&*key) {
+                map.next_value::<IgnoredAny>()?;
+            } else if let Some(part) = Part::new(map.next_value()?).map_err(A::Error::custom)? {
+                parts.push((key, part));
+            }
+        }
+        Ok(parts)
+    }
 }
 
 struct Wanted<'a>(Option<&'a BTreeSet<String>>);
@@ -37,8 +119,8 @@ impl<'de> Visitor<'de> for Wanted<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut object = Map::with_capacity(self.0.map_or(0, BTreeSet::len));
-        while let Some(key) = map.next_key::<Cow<'de, str>>()? {
-            if self.0.is_some_and(|fields| !fields.contains(key.as_ref())) {
+        while let Some(Text(key)) = map.next_key()? {
+            if self.0.is_some_and(|fields| !fields.contains(&*key)) {
                 map.next_value::<IgnoredAny>()?;
                 continue;
             }

@@ -31,6 +31,7 @@ use serde_json::Value as Json;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::expression::{self, Facts, Failure};
+use crate::partial::Served;
 use crate::template::{self, Data, Found, Template};
 
 /// Of a text that is no path, so many characters are quoted.
@@ -43,6 +44,17 @@ const MAX_DEPTH: usize = 32;
 #[derive(Debug)]
 pub struct Payload {
     root: Node,
+    /// The fields, if each is a field of the resource.
+    copied: Option<Vec<Copied>>,
+}
+
+/// A field that is one of the resource.
+#[derive(Debug)]
+struct Copied {
+    key: String,
+    path: Path,
+    /// Left out when there is nothing.
+    optional: bool,
 }
 
 /// What a resource became, and what was wrong on the way.
@@ -178,7 +190,7 @@ enum Node {
     },
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Path {
     field: Arc<str>,
     text: String,
@@ -194,7 +206,7 @@ impl Payload {
             _ => Err(vec![Problem::NotAMap]),
         };
         match root {
-            Ok(root) if errors.is_empty() => Ok(Payload { root }),
+            Ok(root) if errors.is_empty() => Ok(Payload::new(root)),
             Ok(_) => Err(errors),
             Err(problems) => Err(of_field("message_data", problems).collect()),
         }
@@ -206,7 +218,20 @@ impl Payload {
         let mut fields: Vec<_> =
             ["id", "kind", "href", "generation"].map(|name| (name.to_owned(), Node::Path(path(name)))).into();
         fields.push(("owner_references".to_owned(), Node::Optional(path("owner_references"))));
-        Payload { root: Node::Map(fields) }
+        Payload::new(Node::Map(fields))
+    }
+
+    fn new(root: Node) -> Self {
+        let copied = match &root {
+            Node::Map(entries) => entries.iter().map(|(key, node)| Copied::new(key, node)).collect(),
+            _ => None,
+        };
+        Payload { root, copied }
+    }
+
+    /// What it is filled in by where each of its fields is a field of the resource.
+    pub(crate) fn copier(&self) -> Option<Copier<'_>> {
+        self.copied.as_deref().map(Copier)
     }
 
     /// Fills the payload in from a resource, which was decided on for `reason`.
@@ -380,6 +405,58 @@ impl Report {
         if !self.missing.iter().any(|m| m.field == *field && m.path == path) {
             self.missing.push(Missing { field: Arc::clone(field), path: path.to_owned() });
         }
+    }
+}
+
+impl Copied {
+    fn new(key: &str, node: &Node) -> Option<Self> {
+        let (path, optional) = match node {
+            Node::Path(path) => (path, false),
+            Node::Optional(path) => (path, true),
+            _ => return None,
+        };
+        // This one is found under another name, too.
+        let found_as_written = matches!(path.names.as_slice(), [name] if name != "ownerResource");
+        found_as_written.then(|| Self { key: key.to_owned(), path: path.clone(), optional })
+    }
+}
+
+/// Fills in a payload whose fields are fields of the resource.
+pub(crate) struct Copier<'a>(&'a [Copied]);
+
+impl Copier<'_> {
+    /// The same as [`Payload::build`], without reading what can be copied.
+    pub(crate) fn build(&self, served: &Served<'_>) -> Built {
+        let missing = RefCell::default();
+        let data = to_raw_value(&Copies { copied: self.0, served, missing: &missing });
+        // As of any payload.
+        let data = data.unwrap_or_else(|_| RawValue::NULL.to_owned());
+        Built { data, missing: missing.into_inner(), errors: Vec::new(), omitted: Vec::new() }
+    }
+}
+
+/// Serializing it builds the event's data.
+struct Copies<'a> {
+    copied: &'a [Copied],
+    served: &'a Served<'a>,
+    missing: &'a RefCell<Vec<Missing>>,
+}
+
+impl Serialize for Copies<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for Copied { key, path, optional } in self.copied {
+            match self.served.get(&path.names[0]) {
+                Some(part) => map.serialize_entry(key, part)?,
+                None if *optional => {}
+                None => {
+                    let missing = Missing { field: Arc::clone(&path.field), path: path.text.clone() };
+                    self.missing.borrow_mut().push(missing);
+                    map.serialize_entry(key, "")?;
+                }
+            }
+        }
+        map.end()
     }
 }
 

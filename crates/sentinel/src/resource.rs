@@ -274,7 +274,7 @@ fn beyond(text: &str) -> Option<Timestamp> {
 }
 
 /// A string that borrows from the input unless it holds escapes; `Option<Cow<str>>` never borrows in serde.
-struct Text<'a>(Cow<'a, str>);
+pub(crate) struct Text<'a>(pub(crate) Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -467,3 +467,62 @@ proptest! {
         prop_assert_eq!(built.data.get(), format!("{{\"v\":{expected}}}"));
     }
 }
+
+/// Values as an API may write them, some of which we would write in another way.
+const ODD: &[&str] = &[
+    "null",
+    "true",
+    "false",
+    "0",
+    "7",
+    "-3",
+    "1.50",
+    "1e3",
+    "123456789012345678",
+    "18446744073709551615",
+    "\"\"",
+    "\"plain\"",
+    "\"\\u0061\\n\"",
+    "\"ä€\"",
+    "\"\u{7f}\"",
+    "[ 1, {\"b\" : null} ]",
+    "{\"z\":1,\"a\":{}, \"z\":2}",
+    "{ }",
+];
+
+fn odd_json() -> impl Strategy<Value = String> {
+    prop::sample::select(&ODD[..]).prop_map(str::to_owned)
+}
+
+proptest! {
+    #[test]
+    fn what_is_copied_is_what_would_be_built(
+        served in prop::collection::vec((prop::sample::select(&["id", "a", "b", "\\u0062", "other"][..]), odd_json()), 0..8),
+    ) {
+        let members: Vec<_> = served.iter().map(|(key, value)| format!("\"{key}\" : {value}")).collect();
+        let json = format!("{{{}}}", members.join(" ,\n"));
+        let payload = compiled(&json!({"id": ".id", "first": ".a", "again": ".a", "b\"": ".b"}));
+        let fields = payload.top_level_fields().unwrap();
+        let value = crate::partial::read(&json, Some(&fields)).unwrap();
+        let built = build(&payload, &value);
+        let copied = payload.copier().unwrap().build(&Served::read(&json, &fields).unwrap());
+        prop_assert_eq!(copied.data.get(), built.data.get());
+        prop_assert_eq!(copied.missing, built.missing);
+    }
+}
+
+#[test]
+fn only_what_is_a_field_of_the_resource_is_copied() {
+    for taken in [json!({"id": ".id", "n": ".generation"}), json!({"o": ".owner_references"})] {
+        assert!(compiled(&taken).copier().is_some(), "{taken}");
+    }
+    assert!(Payload::default_payload().copier().is_some());
+    for more in [".a.b", ".", ".ownerResource", "{{ .id }}"] {
+        assert!(compiled(&json!({"id": ".id", "more": more})).copier().is_none(), "{more}");
+    }
+    assert!(compiled(&json!({"a": {"id": ".id"}})).copier().is_none());
+    for broken in [r#"{"id":"\ud800"}"#, r#"{"id":1e999}"#, r#"{"id":1} x"#, "[]", r#"{"other":}"#] {
+        let fields = ["id".to_owned()].into();
+        assert!(Served::read(broken, &fields).is_err(), "{broken}");
+    }
+}
