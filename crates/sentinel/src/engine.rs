@@ -22,17 +22,14 @@ use crate::expression::Facts;
 use crate::inflight::{self, InFlight};
 use crate::metrics::Metrics;
 use crate::notices::{Kind, Notices};
-use crate::partial::{self, Served};
+use crate::partial::{self, Served, UPDATED};
 use crate::payload::{Built, Omitted};
 use crate::publish::Settled;
-use crate::resource::{Resource, parse_id};
+use crate::resource::{Resource, Top, parse_id};
 use crate::trace::{self, TraceResources};
 
 /// Own events are remembered for at least as long as this: with ages of seconds, a short outage would outlast them all.
 const MIN_LIFETIME: Duration = Duration::from_mins(10);
-
-/// When a resource itself was last changed, in both spellings.
-const UPDATED: [&str; 2] = ["updated_time", "updatedTime"];
 
 /// What decides, with everything that it remembers.
 pub(crate) struct Engine {
@@ -45,6 +42,8 @@ pub(crate) struct Engine {
     notices: Notices,
     /// What of a resource its event is made of; nothing means all of it.
     event_fields: Option<BTreeSet<String>>,
+    /// Whether these are read with the view.
+    at_top: bool,
     /// What was changed before may have been published by the process before.
     started: Timestamp,
 }
@@ -72,6 +71,7 @@ pub(crate) enum Verdict<'a> {
 pub(crate) struct Cause<'a> {
     item: &'a str,
     resource: Resource<'a>,
+    top: Top<'a>,
     decision: Decision,
     /// Whether an event of this generation is remembered.
     repeats: bool,
@@ -175,6 +175,7 @@ impl Engine {
             trace_resources: TraceResources::default(),
             metrics,
             notices: Notices::default(),
+            at_top: event_fields.as_ref().is_some_and(Served::are_at_top),
             event_fields,
             started,
             config,
@@ -188,8 +189,8 @@ impl Engine {
 
     /// Decides on one item.
     pub(crate) fn take<'a>(&mut self, item: &'a str, now: Timestamp) -> Verdict<'a> {
-        let resource = match Resource::parse(item) {
-            Ok(resource) => resource,
+        let (resource, top) = match Resource::read(item) {
+            Ok(read) => read,
             Err(error) => {
                 self.metrics.unreadable();
                 let text = chain(&error);
@@ -219,7 +220,7 @@ impl Engine {
         }
         let published = published.filter(|ours| ours.generation == resource.generation);
         let silent = self.silent(item, &resource.id, published, now);
-        Verdict::Due(Box::new(Cause { item, resource, decision, repeats: published.is_some(), silent, now }))
+        Verdict::Due(Box::new(Cause { item, resource, top, decision, repeats: published.is_some(), silent, now }))
     }
 
     /// How it is decided on this resource: where an expression decides, by what it says.
@@ -315,13 +316,13 @@ impl Engine {
         Some(Due { event, about: About { changed, ..Self::about(cause) } })
     }
 
-    /// Fills in the payload, and finds when the spec was changed that this is the first event of. The resource was read a
-    /// moment ago, but as a view, which skips most of what a payload may want.
+    /// Fills in the payload, and finds when the spec was changed that this is the first event of. The view skips most of
+    /// what a payload may want, and so the resource is read anew unless it has what is wanted.
     fn fill(&self, cause: &Cause<'_>) -> Result<(Built, Option<Timestamp>), serde_json::Error> {
-        let Cause { item, resource, decision, now, .. } = cause;
+        let Cause { item, resource, top, decision, now, .. } = cause;
         let payload = &self.config.payload;
         if let Some((copier, fields)) = payload.copier().zip(self.event_fields.as_ref()) {
-            let served = Served::read(item, fields)?;
+            let served = if self.at_top { Served::at_top(resource, top) } else { Served::read(item, fields) }?;
             let changed = UPDATED.iter().find_map(|name| served.get(name)?.as_str());
             return Ok((copier.build(&served), self.first_of_spec(cause, changed)));
         }

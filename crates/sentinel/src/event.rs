@@ -3,7 +3,7 @@
 //! The id is derived, not drawn: the same cause gives the same id, in the next cycle and after a restart. `time` is
 //! when the resource became due, not when somebody got round to it.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use jiff::Timestamp;
 use serde_json::value::RawValue;
@@ -30,10 +30,13 @@ pub fn reconcile(
     now: Timestamp,
 ) -> CloudEvent {
     let kind = if is_name(&resource.kind) { &resource.kind } else { singular(resource_type) };
+    let mut ty = String::with_capacity(64);
+    ty.extend(["com.redhat.hyperfleet.", kind, ".reconcile"]);
+    ty.make_ascii_lowercase();
     let attributes = Attributes {
         id: id_of(resource, decision),
         source: SOURCE.to_owned(),
-        ty: format!("com.redhat.hyperfleet.{}.reconcile", kind.to_lowercase()),
+        ty,
         subject: None,
         time: Some(decision.due.unwrap_or(now)),
         extensions: Vec::new(),
@@ -46,7 +49,10 @@ pub fn reconcile(
 pub fn id_of(resource: &Resource<'_>, decision: &Decision) -> String {
     let (generation, since) = (OrNothing(resource.generation), OrNothing(decision.since));
     // None of the parts can hold a line break but the id, and that one stands last.
-    let cause = format!("{SOURCE}\n{generation}\n{}\n{since}\n{}", decision.reason.cause().as_str(), resource.id);
+    let mut cause = String::with_capacity(128);
+    let (reason, id) = (decision.reason.cause().as_str(), &resource.id);
+    // Writing to a String cannot fail.
+    let _infallible = write!(cause, "{SOURCE}\n{generation}\n{reason}\n{since}\n{id}");
     Uuid::new_v5(&Uuid::NAMESPACE_OID, cause.as_bytes()).to_string()
 }
 

@@ -228,7 +228,7 @@ impl Seat {
 async fn hurried(hurry: &mut watch::Receiver<()>) {
     if hurry.changed().await.is_err() {
         // Nobody is left who could want it.
-        pending().await
+        pending::<()>().await;
     }
 }
 

@@ -12,7 +12,10 @@ use serde::ser::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use serde_json::{Error, Map, Value};
 
-use crate::resource::Text;
+use crate::resource::{Resource, Text, Top};
+
+/// When a resource itself was last changed, in both spellings.
+pub(crate) const UPDATED: [&str; 2] = ["updated_time", "updatedTime"];
 
 /// Reads the top-level `fields` of a JSON object, or all of it.
 pub(crate) fn read(json: &str, fields: Option<&BTreeSet<String>>) -> Result<Value, Error> {
@@ -27,10 +30,15 @@ pub(crate) struct Served<'a>(Vec<(Cow<'a, str>, Part<'a>)>);
 
 /// The value of a field.
 pub(crate) enum Part<'a> {
+    Text(Cow<'a, str>),
+    Number(i64),
     /// A text, whole number or boolean, written as we would write it.
     Plain(&'a RawValue),
     Read(Value),
 }
+
+/// What [`Served::at_top`] has.
+const AT_TOP: [&str; 7] = ["id", "kind", "generation", "href", "owner_references", UPDATED[0], UPDATED[1]];
 
 impl<'a> Served<'a> {
     /// As [`read`], without reading what can be copied.
@@ -38,6 +46,27 @@ impl<'a> Served<'a> {
         let mut deserializer = serde_json::Deserializer::from_str(json);
         let parts = deserializer.deserialize_map(Parts(fields))?;
         deserializer.end()?;
+        Ok(Self(parts))
+    }
+
+    /// Whether these fields are among those of [`Served::at_top`].
+    pub(crate) fn are_at_top(fields: &BTreeSet<String>) -> bool {
+        fields.iter().all(|field| AT_TOP.contains(&field.as_str()))
+    }
+
+    /// As [`Served::read`] of the fields that were read with the view.
+    pub(crate) fn at_top(resource: &Resource<'a>, top: &Top<'a>) -> Result<Self, Error> {
+        let Top { kind, generation, href, owner_references, updated } = top;
+        let mut parts = Vec::with_capacity(AT_TOP.len());
+        parts.push(("id".into(), Part::Text(resource.id.clone())));
+        parts.extend(kind.clone().map(|kind| ("kind".into(), Part::Text(kind))));
+        parts.extend(generation.map(|generation| ("generation".into(), Part::Number(generation))));
+        let raw = [("href", href), ("owner_references", owner_references)];
+        for (name, raw) in raw.into_iter().chain(UPDATED.into_iter().zip(updated)) {
+            if let Some(part) = raw.map_or(Ok(None), Part::new)? {
+                parts.push((name.into(), part));
+            }
+        }
         Ok(Self(parts))
     }
 
@@ -63,6 +92,8 @@ impl<'a> Part<'a> {
 
     pub(crate) fn as_str(&self) -> Option<&str> {
         match self {
+            Self::Text(text) => Some(text),
+            Self::Number(_) => None,
             Self::Plain(raw) => raw.get().strip_prefix('"')?.strip_suffix('"'),
             Self::Read(value) => value.as_str(),
         }
@@ -72,6 +103,8 @@ impl<'a> Part<'a> {
 impl Serialize for Part<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
+            Self::Text(text) => serializer.serialize_str(text),
+            Self::Number(number) => serializer.serialize_i64(*number),
             Self::Plain(raw) => raw.serialize(serializer),
             Self::Read(value) => value.serialize(serializer),
         }

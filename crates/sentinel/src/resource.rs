@@ -11,6 +11,7 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
 
 /// A resource as the decision sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,9 +73,25 @@ pub enum Error {
     },
 }
 
+/// What a resource has at its top besides what the decision needs: what most events are made of.
+#[derive(Debug, Clone)]
+pub(crate) struct Top<'a> {
+    pub(crate) kind: Option<Cow<'a, str>>,
+    pub(crate) generation: Option<i64>,
+    pub(crate) href: Option<&'a RawValue>,
+    pub(crate) owner_references: Option<&'a RawValue>,
+    /// When the resource itself was last changed, in both spellings.
+    pub(crate) updated: [Option<&'a RawValue>; 2],
+}
+
 impl<'a> Resource<'a> {
     /// Reads the view from one item of a list.
     pub fn parse(json: &'a str) -> Result<Self, Error> {
+        Self::read(json).map(|(resource, _)| resource)
+    }
+
+    /// Reads the view, and what else stands at the top.
+    pub(crate) fn read(json: &'a str) -> Result<(Self, Top<'a>), Error> {
         let malformed = |error| Error::Malformed { source: without_text(error) };
         // A list would be taken for the fields of an object, by their order.
         if json.trim_start().starts_with('[') {
@@ -86,14 +103,23 @@ impl<'a> Resource<'a> {
         let (metadata_labels, metadata_generation) =
             raw.metadata.map_or((None, None), |metadata| (metadata.labels, metadata.generation));
         let deleted_time = parse_time(&id, "deleted_time", raw.deleted_time.as_ref())?;
-        Ok(Self {
+        let kind = raw.kind.map(|text| text.0);
+        let resource = Self {
             id,
-            kind: raw.kind.map_or(Cow::Borrowed(""), |text| text.0),
+            kind: kind.clone().unwrap_or_default(),
             generation: raw.generation.or(metadata_generation),
             labels: raw.labels.or(metadata_labels).unwrap_or_default(),
             deleted_time,
             status,
-        })
+        };
+        let top = Top {
+            kind,
+            generation: raw.generation,
+            href: raw.href,
+            owner_references: raw.owner_references,
+            updated: [raw.updated_time, raw.updated_time_in_camel_case],
+        };
+        Ok((resource, top))
     }
 }
 
@@ -158,6 +184,14 @@ struct Raw<'a> {
     metadata: Option<RawMetadata<'a>>,
     #[serde(borrow)]
     status: Option<RawStatus<'a>>,
+    #[serde(borrow)]
+    href: Option<&'a RawValue>,
+    #[serde(borrow)]
+    owner_references: Option<&'a RawValue>,
+    #[serde(borrow)]
+    updated_time: Option<&'a RawValue>,
+    #[serde(borrow, rename = "updatedTime")]
+    updated_time_in_camel_case: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
