@@ -1,6 +1,7 @@
 //! How every HTTP client of the process begins.
 
 use reqwest::ClientBuilder;
+pub use reqwest::Error;
 use reqwest::redirect::Policy;
 use url::{Host, Url};
 

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use url::Url;
 use watchfire_delivery::sink::rabbitmq::RabbitMqConfig;
-use watchfire_runtime::http::client_for;
+use watchfire_runtime::http::{self, client_for};
 use watchfire_sentinel::config::broker::BrokerConfig;
 
 /// So many names are told; a broker can have thousands.
@@ -105,9 +105,9 @@ async fn ask<T: DeserializeOwned>(
     let password = config.password.current().with_context(asked)?;
     let client = client_for(url.as_str()).timeout(config.timeout).build().context("make the client")?;
     let request = client.get(url.clone()).basic_auth(&config.user, Some(password.expose_secret()));
-    let answer = request.send().await.map_err(|error| error.without_url()).with_context(asked)?;
+    let answer = request.send().await.map_err(http::Error::without_url).with_context(asked)?;
     let hint = match answer.status().as_u16() {
-        200 => return answer.json().await.map_err(|error| error.without_url()).with_context(asked),
+        200 => return answer.json().await.map_err(http::Error::without_url).with_context(asked),
         401 => "the broker's user needs the tag monitoring there",
         404 => "look at the address, and whether the virtual host is there",
         _ => "look at the address",

@@ -10,7 +10,7 @@ use watchfire_testkit::{
 };
 
 use crate::dropin::{Deployment, fleet};
-use crate::support::{run, text};
+use crate::support::{DEADLINE, run, text};
 
 async fn check_live(config: &Path, env: &[(&str, &str)]) -> (Option<i32>, String) {
     check_live_with(config, env, &[]).await
@@ -158,7 +158,7 @@ async fn a_live_check_says_which_queues_are_bound_and_who_consumes_them() {
     rabbit.queue("left behind").await;
     rabbit.bind("left behind", "clusters", "a.key").await;
     // The broker counts every few seconds.
-    let said = eventually(std::time::Duration::from_secs(60), "the queues are counted", async || {
+    let said = eventually(DEADLINE, "the queues are counted", async || {
         let (status, said) = ask("clusters").await;
         assert_eq!(status, Some(0), "{said}");
         (!said.contains("not counted yet")).then_some(said)
