@@ -89,6 +89,7 @@ pub struct CloudEvent {
     data: Box<RawValue>,
     body: Bytes,
     supersedes: Option<String>,
+    order: Option<String>,
 }
 
 impl std::fmt::Debug for CloudEvent {
@@ -105,7 +106,7 @@ impl CloudEvent {
     /// Builds an event and freezes its body. The attributes are those that [`Attributes::check`] accepts.
     pub fn new(attributes: Attributes, data: Box<RawValue>) -> Self {
         let body = render(&attributes, &data);
-        Self { attributes, data, body, supersedes: None }
+        Self { attributes, data, body, supersedes: None, order: None }
     }
 
     /// Says that the event makes every earlier one about the same thing needless, where that one still waits: whoever
@@ -119,6 +120,19 @@ impl CloudEvent {
     /// What the event is about, if it makes earlier ones about it needless.
     pub fn supersedes(&self) -> Option<&str> {
         self.supersedes.as_deref()
+    }
+
+    /// Says that the event is not to overtake those of the same key, where they have another subject than those. It is no
+    /// part of what is sent; an outbox goes by it.
+    #[must_use]
+    pub fn in_order_of(mut self, key: impl Into<String>) -> Self {
+        self.order = Some(key.into());
+        self
+    }
+
+    /// What the event keeps its order by, if that is not its subject.
+    pub fn order(&self) -> Option<&str> {
+        self.order.as_deref()
     }
 
     /// Reads structured JSON, and keeps these bytes as the body.
@@ -159,7 +173,7 @@ impl CloudEvent {
         let attributes = Attributes { id, source, ty, subject, time, extensions };
         attributes.check()?;
         let data = data.unwrap_or_else(|| RawValue::NULL.to_owned());
-        Ok(Self { attributes, data, body: Bytes::copy_from_slice(body), supersedes: None })
+        Ok(Self { attributes, data, body: Bytes::copy_from_slice(body), supersedes: None, order: None })
     }
 
     /// Adds an extension attribute and freezes the body anew, for what is known only once the event is to be sent.

@@ -157,7 +157,7 @@ pub fn append(
             event.body().as_ref(),
         ))?,
     };
-    let subject = event.supersedes().or(attributes.subject.as_deref()).unwrap_or_default();
+    let subject = event.supersedes().or_else(|| event.order()).or(attributes.subject.as_deref()).unwrap_or_default();
     let mut appended = Appended::Known;
     for sink in sinks {
         if known.is_some() {

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
-use http::{HeaderMap, HeaderValue, Method, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use reqwest::{Client, RequestBuilder, Response};
 use secrecy::ExposeSecret;
 use tokio::time::{Instant, timeout, timeout_at};
 use url::Url;
+use uuid::Uuid;
 use watchfire_runtime::redact::host;
 use watchfire_runtime::{SecretSource, chain, clock};
 
@@ -26,6 +27,9 @@ use crate::sink::{Cause, Error, EventSink};
 const ANSWER_LIMIT: usize = 64 << 10;
 /// Time to read the rest of an answer whose status is known already.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
+
+/// By which one request is found in the logs of both sides.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// How an event is laid out in a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -50,8 +54,16 @@ pub struct Config {
     pub concurrency: NonZeroUsize,
     /// Sent as a bearer token; asked for with each request, so that a rotated one is used at once.
     pub token: Option<SecretSource>,
-    /// Sent with every request.
+    /// Sent with every request; they take precedence.
     pub headers: HeaderMap,
+    /// The method.
+    pub method: Method,
+    /// The media type of a structured event.
+    pub content_type: HeaderValue,
+    /// Who sends it.
+    pub user_agent: String,
+    /// Whether each request has an `X-Request-ID` of its own.
+    pub request_id: bool,
 }
 
 impl std::fmt::Debug for Config {
@@ -75,6 +87,10 @@ impl Config {
             concurrency: NonZeroUsize::MIN.saturating_add(15),
             token: None,
             headers: HeaderMap::new(),
+            method: Method::POST,
+            content_type: HeaderValue::from_static(STRUCTURED),
+            user_agent: concat!("watchfire/", env!("CARGO_PKG_VERSION")).to_owned(),
+            request_id: false,
         }
     }
 }
@@ -82,13 +98,8 @@ impl Config {
 /// An HTTP endpoint as a sink.
 pub struct Http {
     client: Client,
-    url: Url,
     target: String,
-    mode: Mode,
-    timeout: Duration,
-    concurrency: NonZeroUsize,
-    token: Option<SecretSource>,
-    headers: HeaderMap,
+    config: Config,
 }
 
 impl std::fmt::Debug for Http {
@@ -102,8 +113,8 @@ impl Http {
     ///
     /// Fails if the URL or the token cannot be used.
     pub fn new(config: Config) -> Result<Self, Error> {
-        let Config { url, mode, timeout, concurrency, token, headers } = config;
-        let target = host(&url);
+        let Config { url, timeout, concurrency, user_agent, .. } = &config;
+        let target = host(url);
         let misconfigured =
             |detail: &str, hint| Error::Misconfigured { target: target.clone(), detail: detail.to_owned(), hint };
         if !matches!(url.scheme(), "http" | "https") {
@@ -113,12 +124,12 @@ impl Http {
         watchfire_runtime::install_crypto_provider();
         let client = watchfire_runtime::http::client_for(url.as_str())
             .gzip(false)
-            .connect_timeout(timeout)
+            .connect_timeout(*timeout)
             .pool_max_idle_per_host(concurrency.get())
-            .user_agent(concat!("watchfire/", env!("CARGO_PKG_VERSION")))
+            .user_agent(user_agent)
             .build()
             .map_err(|error| misconfigured(&chain(&error), "check the TLS setup of this host"))?;
-        let sink = Self { client, url, target, mode, timeout, concurrency, token, headers };
+        let sink = Self { client, target, config };
         // Only to learn that one can be made.
         drop(sink.request(Method::HEAD)?);
         Ok(sink)
@@ -126,8 +137,8 @@ impl Http {
 
     /// A request with what every one carries, and the token as it is at this moment.
     fn request(&self, method: Method) -> Result<RequestBuilder, Error> {
-        let mut headers = self.headers.clone();
-        if let Some(token) = &self.token {
+        let mut headers = self.config.headers.clone();
+        if let Some(token) = self.config.token.as_ref().filter(|_| !headers.contains_key(header::AUTHORIZATION)) {
             let target = || self.target.clone();
             let token = token.current().map_err(|source| Error::Denied { target: target(), source: source.into() })?;
             let value = HeaderValue::from_str(&format!("Bearer {}", token.expose_secret()));
@@ -139,13 +150,19 @@ impl Http {
             value.set_sensitive(true);
             headers.insert(header::AUTHORIZATION, value);
         }
-        Ok(self.client.request(method, self.url.clone()).headers(headers))
+        if self.config.request_id && !headers.contains_key(REQUEST_ID) {
+            let id = HeaderValue::from_str(&Uuid::new_v4().to_string());
+            headers.extend(id.ok().map(|id| (REQUEST_ID, id)));
+        }
+        Ok(self.client.request(method, self.config.url.clone()).headers(headers))
     }
 
     async fn post(&self, event: &CloudEvent) -> Result<(), Error> {
-        let request = self.request(Method::POST)?;
-        let request = match self.mode {
-            Mode::Structured => request.header(header::CONTENT_TYPE, STRUCTURED).body(event.body().clone()),
+        let request = self.request(self.config.method.clone())?;
+        let request = match self.config.mode {
+            Mode::Structured => {
+                request.header(header::CONTENT_TYPE, &self.config.content_type).body(event.body().clone())
+            }
             Mode::Binary => request.headers(event.binary_headers()).body(event.data().get().to_owned()),
         };
         self.answer(request).await
@@ -161,7 +178,7 @@ impl Http {
             let source = Cause::from(format!("not sent, because {why}"));
             Err(Error::Connect { target: self.target.clone(), source })
         };
-        if unanswered.load(Ordering::Relaxed) >= self.concurrency.get() {
+        if unanswered.load(Ordering::Relaxed) >= self.config.concurrency.get() {
             return not_sent("the requests before it got no answer");
         }
         if Instant::now() >= end {
@@ -178,7 +195,7 @@ impl Http {
 
     async fn answer(&self, request: RequestBuilder) -> Result<(), Error> {
         let begun = Instant::now();
-        let response = match timeout(self.timeout, request.send()).await {
+        let response = match timeout(self.config.timeout, request.send()).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) if error.is_timeout() => return Err(self.late()),
             Ok(Err(error)) => {
@@ -191,7 +208,7 @@ impl Http {
         let after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
         let retry_after = after.and_then(|value| retry::retry_after(value, clock::now()));
         // What the answer says is decided by its status; a body that does not come only costs the connection.
-        let until = (begun + self.timeout).min(Instant::now() + ANSWER_TIME);
+        let until = (begun + self.config.timeout).min(Instant::now() + ANSWER_TIME);
         timeout_at(until, drain(response)).await.ok();
         if retry::is_delivered(status) {
             return Ok(());
@@ -200,7 +217,7 @@ impl Http {
     }
 
     fn late(&self) -> Error {
-        Error::Timeout { target: self.target.clone(), after: self.timeout }
+        Error::Timeout { target: self.target.clone(), after: self.config.timeout }
     }
 }
 
@@ -214,10 +231,10 @@ impl EventSink for Http {
     /// slow one gets requests for as long as one of them may take; what is left then is not sent either.
     fn publish_all<'a>(&'a self, events: &'a [CloudEvent]) -> BoxFuture<'a, Vec<Result<(), Error>>> {
         Box::pin(async move {
-            let (unanswered, end) = (Arc::new(AtomicUsize::new(0)), Instant::now() + self.timeout);
+            let (unanswered, end) = (Arc::new(AtomicUsize::new(0)), Instant::now() + self.config.timeout);
             let posts: Vec<_> =
                 events.iter().map(|event| self.post_in_window(event, Arc::clone(&unanswered), end)).collect();
-            futures_util::stream::iter(posts).buffered(self.concurrency.get()).collect().await
+            futures_util::stream::iter(posts).buffered(self.config.concurrency.get()).collect().await
         })
     }
 
