@@ -28,6 +28,8 @@ pub(crate) enum Command {
     Sentinel(Box<sentinel::SentinelCli>),
     /// Does the same under the name that today's HyperFleet has for it; flags without a command mean it too.
     Serve(Box<SentinelArgs>),
+    /// Watches annotated objects of a cluster and announces over HTTP that they appeared and disappeared.
+    Beacon(BeaconArgs),
     /// Runs several sentinels in one process.
     Run(RunArgs),
     /// Prints the configuration that `serve` would use, merged of file, environment and flags, secrets redacted.
@@ -278,6 +280,15 @@ impl ProcessArgs {
             ("metrics-bind-address", self.metrics_bind_address.as_deref().unwrap_or(metrics)),
         ]
     }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BeaconArgs {
+    /// The configuration file.
+    #[arg(long, short, value_name = "FILE", env = "CONFIG_PATH", default_value = "/config/config.yaml")]
+    pub(crate) config: PathBuf,
+    #[command(flatten)]
+    pub(crate) process: ProcessArgs,
 }
 
 #[derive(Debug, Args)]

@@ -1,5 +1,6 @@
 //! The `watchfire` binary: reads the command line, runs the command, says why it failed.
 
+mod beacon;
 mod broker;
 mod cli;
 mod config;
@@ -31,6 +32,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Demo(args) => demo::run(&args),
         Command::Sentinel(cli) => sentinel::run(&cli),
         Command::Serve(args) => sentinel::run_one(&args),
+        Command::Beacon(args) => beacon::run(&args),
         Command::Run(args) => sentinel::run_several(&args),
         Command::ConfigDump { files, settings } => config::dump(&files, &settings),
         Command::Config { command } => config::run(&command),

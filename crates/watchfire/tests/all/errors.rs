@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use crate::support::{read, root};
 
 /// Where errors are declared, and the section of the document that is about them.
-const SOURCES: [(&str, &str); 14] = [
+const SOURCES: [(&str, &str); 16] = [
+    ("crates/beacon/src/service.rs", "The beacon"),
+    ("crates/beacon/src/drift.rs", "The beacon"),
     ("crates/sentinel/src/api.rs", "The API"),
     ("crates/runtime/src/secret.rs", "The API"),
     ("crates/sentinel/src/resource.rs", "A resource"),
@@ -165,7 +167,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 fn every_warning_of_the_log_is_in_the_document() {
     let document = squeezed(&read("docs/errors.md"));
     let mut files = Vec::new();
-    for name in ["delivery", "runtime", "sentinel", "watchfire"] {
+    for name in ["beacon", "delivery", "runtime", "sentinel", "watchfire"] {
         sources(&root().join("crates").join(name).join("src"), &mut files);
     }
     let mut count = 0;

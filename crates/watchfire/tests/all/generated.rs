@@ -73,7 +73,8 @@ const BROKER: [(&str, &str, &str); 21] = [
 ];
 
 /// Every command; `serve` is `sentinel` by another name.
-const COMMANDS: [&str; 21] = [
+const COMMANDS: [&str; 22] = [
+    "beacon",
     "sentinel",
     "sentinel explain",
     "sentinel coverage",

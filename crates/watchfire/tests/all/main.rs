@@ -2,6 +2,7 @@
 
 #![expect(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "in a test, that is the failure to report")]
 
+mod beacon;
 mod config;
 mod coverage;
 mod demo;

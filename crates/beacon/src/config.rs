@@ -1,0 +1,135 @@
+//! Configuration: the file as typed ([`raw`]), and as checked.
+//!
+//! Every key is taken at its word: one that is set never changes another, and one that cannot be followed is an error with
+//! its line, together with all the others.
+
+mod check;
+mod raw;
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use watchfire_delivery::sink::http;
+use watchfire_delivery::worker;
+use watchfire_runtime::config::{ConfigError, Document, Env, Text, Warning};
+use watchfire_runtime::telemetry::LogFormat;
+
+pub use raw::RawConfig;
+
+use crate::episode::{Allowed, Rule};
+use crate::notice::Envelope;
+
+/// A configuration that holds.
+#[derive(Debug)]
+pub struct BeaconConfig {
+    /// The process.
+    pub app: App,
+    /// What is watched; no two overlap.
+    pub entries: Vec<Entry>,
+    /// Which of the objects.
+    pub rule: Rule,
+    /// What of an object is sent.
+    pub allowed: Allowed,
+    /// The envelope of each event.
+    pub envelope: Envelope,
+    /// Where events are sent.
+    pub endpoint: http::Config,
+    /// How events are sent.
+    pub worker: worker::Config,
+    /// How often cluster and ledger are compared, and how long that may take.
+    pub reconciliation: Option<Reconciliation>,
+    /// How long what is over is kept.
+    pub retention: Option<Retention>,
+    /// The ledger's file.
+    pub store: PathBuf,
+    /// Where metrics are served, and where probes are answered.
+    pub ports: Ports,
+}
+
+/// The process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct App {
+    /// Its name in logs.
+    pub name: String,
+    /// Its version in `User-Agent`.
+    pub version: String,
+    /// Its log level.
+    pub log_level: String,
+    /// Its log format.
+    pub log_format: LogFormat,
+}
+
+/// A kind, and where it is watched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The API group; empty for the core.
+    pub group: String,
+    /// The version.
+    pub version: String,
+    /// The kind.
+    pub kind: String,
+    /// The plural, if it was written.
+    pub resource: Option<String>,
+    /// The namespaces; none means all.
+    pub namespaces: Option<Vec<String>>,
+}
+
+impl Entry {
+    /// As in checks and logs: `pod`, `deployment.apps`.
+    pub fn name(&self) -> String {
+        let kind = self.kind.to_lowercase();
+        if self.group.is_empty() { kind } else { format!("{kind}.{}", self.group) }
+    }
+
+    /// As in the file.
+    pub fn api_version(&self) -> String {
+        let Self { group, version, .. } = self;
+        if group.is_empty() { version.clone() } else { format!("{group}/{version}") }
+    }
+}
+
+/// The comparison of cluster and ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reconciliation {
+    /// From the beginning of one to that of the next.
+    pub interval: Duration,
+    /// For one.
+    pub timeout: Duration,
+}
+
+/// How long what is over is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retention {
+    /// How often it is looked for.
+    pub every: Duration,
+    /// Since an object was deleted.
+    pub keep: Duration,
+}
+
+/// Where metrics are served, and where probes are answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ports {
+    /// Of metrics.
+    pub metrics: u16,
+    /// Of probes.
+    pub health: u16,
+}
+
+/// The number of attempts after which an event is a dead letter.
+pub type MaxAttempts = Option<NonZeroU32>;
+
+impl BeaconConfig {
+    /// Reads and checks a file, with what the environment says in its place; every problem is told at once.
+    pub fn read(text: &Text, env: &Env) -> Result<(Self, Vec<Warning>), ConfigError> {
+        let document: Document<RawConfig> = text.parse_as_far_as_possible()?;
+        let mut problems = document.problems();
+        let config = check::check(document.value, env, &mut problems);
+        let warnings = problems.finish()?;
+        // Nothing is missing where nothing is wrong.
+        config.map(|config| (config, warnings)).ok_or(ConfigError::Invalid(Vec::new()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,293 @@
+//! Checks what was read: raw in, checked out, every problem told at its place.
+
+use std::collections::HashMap;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use url::Url;
+use watchfire_delivery::retry::Backoff;
+use watchfire_delivery::sink::http as sink;
+use watchfire_delivery::worker;
+use watchfire_runtime::SecretSource;
+use watchfire_runtime::config::{Env, Origin, Problems};
+use watchfire_runtime::duration::GoDuration;
+use watchfire_runtime::telemetry::{LogFormat, check_level};
+
+use super::raw::{RawConfig, RawEndpoint, RawResource, RawRetry, RawWorker};
+use super::{App, BeaconConfig, Entry, Ports, Reconciliation, Retention};
+use crate::episode::{Allowed, Rule};
+use crate::notice::Envelope;
+
+/// More requests at a time than this are no use to any endpoint.
+const MAX_CONCURRENCY: u32 = 1_000;
+
+pub(super) fn check(raw: RawConfig, env: &Env, problems: &mut Problems) -> Option<BeaconConfig> {
+    let app = app(&raw, problems);
+    let entries = entries(&raw.resources, problems);
+    let key = raw.annotation.key.unwrap_or_else(|| "bakerapps.net.maas".to_owned());
+    if !is_annotation_key(&key) {
+        problems
+            .push("annotation.key", format!("{key:?} is no name of an annotation: write it as name or domain/name"));
+    }
+    if raw.annotation.values.as_ref().is_some_and(Vec::is_empty) {
+        problems
+            .push("annotation.values", "is empty, so that nothing would be announced; leave it out to take any value");
+    }
+    let rule = Rule { key, values: raw.annotation.values.map(|values| values.into_iter().collect()) };
+    let allowed = Allowed { annotations: raw.payload.annotations.unwrap_or_default(), labels: raw.payload.labels };
+    let envelope = Envelope {
+        source: text("cloudEvents.source", raw.cloud_events.source, "/beacon", problems),
+        type_prefix: text(
+            "cloudEvents.typePrefix",
+            raw.cloud_events.type_prefix,
+            "net.bakerapps.beacon.resource",
+            problems,
+        ),
+    };
+    let concurrency = concurrency(&raw.worker, problems);
+    let version = app.as_ref().map(|app| app.version.clone()).unwrap_or_default();
+    let endpoint = endpoint(raw.endpoint.clone(), concurrency, &version, env, problems);
+    let worker = worker(&raw.worker, &raw.endpoint.retry, concurrency, problems);
+    let reconciliation = raw.reconciliation;
+    let reconciliation = reconciliation.enabled.unwrap_or(true).then_some(Reconciliation {
+        interval: positive("reconciliation.interval", reconciliation.interval, 15 * 60, problems),
+        timeout: positive("reconciliation.timeout", reconciliation.timeout, 10 * 60, problems),
+    });
+    let retention = raw.retention.enabled.unwrap_or(true).then_some(Retention {
+        every: positive("retention.cleanupInterval", raw.retention.cleanup_interval, 60 * 60, problems),
+        keep: raw.retention.retention_period.unwrap_or(GoDuration::from_secs(48 * 60 * 60)).get(),
+    });
+    let store = env.get("DB_PATH").map(PathBuf::from).or(raw.storage.db_path);
+    let ports = Ports { metrics: raw.metrics.port.unwrap_or(8080), health: raw.health.port.unwrap_or(8080) };
+    Some(BeaconConfig {
+        app: app?,
+        entries: entries?,
+        rule,
+        allowed,
+        envelope,
+        endpoint: endpoint?,
+        worker,
+        reconciliation,
+        retention,
+        store: store.unwrap_or_else(|| "/data/events.db".into()),
+        ports,
+    })
+}
+
+fn app(raw: &RawConfig, problems: &mut Problems) -> Option<App> {
+    let level = raw.app.log_level.clone().unwrap_or_else(|| "info".to_owned());
+    let level = problems.take("app.logLevel", check_level(&level).map(|()| level));
+    let format = raw.app.log_format.as_deref().map_or(Ok(LogFormat::default()), str::parse);
+    let format = problems.take("app.logFormat", format);
+    Some(App {
+        name: raw.app.name.clone().unwrap_or_else(|| "beacon".to_owned()),
+        version: raw.app.version.clone().unwrap_or_else(|| env!("CARGO_PKG_VERSION").to_owned()),
+        log_level: level?,
+        log_format: format?,
+    })
+}
+
+fn entries(raw: &[RawResource], problems: &mut Problems) -> Option<Vec<Entry>> {
+    if raw.is_empty() {
+        problems.push("resources", "missing: name at least one kind, with apiVersion and kind");
+        return None;
+    }
+    let before = problems.count();
+    let entries: Vec<_> = raw.iter().enumerate().filter_map(|(at, raw)| entry(at, raw, problems)).collect();
+    let mut taken: HashMap<(String, String, String), usize> = HashMap::new();
+    for (at, entry) in entries.iter().enumerate() {
+        let of = |namespace: &str| (entry.group.clone(), entry.kind.clone(), namespace.to_owned());
+        let all = vec![String::new()];
+        for namespace in entry.namespaces.as_ref().unwrap_or(&all) {
+            let alike = |((group, kind, theirs), _): &(&(String, String, String), &usize)| {
+                (group, kind) == (&entry.group, &entry.kind) && (theirs.is_empty() || namespace.is_empty())
+            };
+            let other = taken.get(&of(namespace)).copied().or_else(|| taken.iter().find(alike).map(|(_, at)| *at));
+            if let Some(other) = other {
+                let place =
+                    if namespace.is_empty() { "in all namespaces".to_owned() } else { format!("in {namespace}") };
+                problems.push(
+                    format!("resources[{at}]"),
+                    format!("{} {place} is watched by resources[{other}] already: leave one of them out", entry.kind),
+                );
+                break;
+            }
+            taken.insert(of(namespace), at);
+        }
+    }
+    (problems.count() == before).then_some(entries)
+}
+
+fn entry(at: usize, raw: &RawResource, problems: &mut Problems) -> Option<Entry> {
+    let key = |name: &str| format!("resources[{at}].{name}");
+    let kind = raw.kind.clone().filter(|kind| !kind.is_empty());
+    if kind.is_none() {
+        problems.push(key("kind"), "missing: name the kind, such as Pod");
+    }
+    let version = raw.api_version.as_deref().map(|text| text.rsplit_once('/').unwrap_or(("", text)));
+    let version = match version {
+        Some((group, version)) if !version.is_empty() && !group.contains('/') => Some((group, version)),
+        Some(_) => {
+            problems.push(key("apiVersion"), "expected v1, or group and version as in apps/v1");
+            None
+        }
+        None => {
+            problems.push(key("apiVersion"), "missing: v1, or group and version as in apps/v1");
+            None
+        }
+    };
+    if raw.namespaces.as_ref().is_some_and(Vec::is_empty) {
+        problems.push(key("namespaces"), "is empty, so that nothing would be watched; leave it out to watch all");
+    }
+    for (n, namespace) in raw.namespaces.iter().flatten().enumerate() {
+        if namespace.is_empty() {
+            problems.push(key(&format!("namespaces[{n}]")), "is empty; leave out namespaces to watch all");
+        }
+    }
+    let (group, version) = version?;
+    Some(Entry {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        kind: kind?,
+        resource: raw.resource.clone(),
+        namespaces: raw.namespaces.clone(),
+    })
+}
+
+fn endpoint(
+    raw: RawEndpoint,
+    concurrency: NonZeroUsize,
+    version: &str,
+    env: &Env,
+    problems: &mut Problems,
+) -> Option<sink::Config> {
+    let (given, origin) = match env.get("ENDPOINT_URL") {
+        Some(given) => (Some(given.to_owned()), Origin::env("ENDPOINT_URL")),
+        None => (raw.url, Origin::key("endpoint.url")),
+    };
+    let url = match given.filter(|url| !url.is_empty()).map(|url| Url::parse(&url)) {
+        // The address is not repeated: it may hold a password.
+        Some(Ok(url)) if matches!(url.scheme(), "http" | "https") => Some(url),
+        Some(_) => {
+            problems.push(origin, "is no address: write it as https://host/path");
+            None
+        }
+        None => {
+            problems.push(origin, "missing: where events are sent, as https://host/path, or ENDPOINT_URL");
+            None
+        }
+    };
+    let method = match raw.method.as_deref().unwrap_or("POST") {
+        "POST" => Some(Method::POST),
+        "PUT" => Some(Method::PUT),
+        "PATCH" => Some(Method::PATCH),
+        other => {
+            problems.push("endpoint.method", format!("{other:?} is none of POST, PUT and PATCH"));
+            None
+        }
+    };
+    let timeout = positive("endpoint.timeout", raw.timeout, 30, problems);
+    let mut headers = HeaderMap::new();
+    for (name, value) in &raw.headers {
+        let origin = format!("endpoint.headers.{name}");
+        match (HeaderName::try_from(name.as_str()), HeaderValue::try_from(value.as_str())) {
+            (Ok(name), Ok(_)) if name == http::header::CONTENT_TYPE => {
+                problems.push(origin, "is what events are, application/cloudevents+json; leave it out");
+            }
+            (Ok(name), Ok(mut value)) => {
+                value.set_sensitive(true);
+                headers.insert(name, value);
+            }
+            (Err(_), _) => problems.push(origin, "is no name of a header"),
+            // The value is not repeated: many are secret.
+            (_, Err(_)) => problems.push(origin, "has characters that a header cannot carry"),
+        }
+    }
+    let token = env.get("ENDPOINT_AUTH_TOKEN").map(SecretSource::literal);
+    let token = token.or_else(|| raw.token_file.map(SecretSource::file));
+    let mut config = sink::Config::new(url?);
+    config.method = method?;
+    config.timeout = timeout;
+    config.concurrency = concurrency;
+    config.token = token;
+    config.headers = headers;
+    config.user_agent = format!("beacon/{version}");
+    config.content_type = HeaderValue::from_static("application/cloudevents+json; charset=UTF-8");
+    config.request_id = true;
+    Some(config)
+}
+
+fn concurrency(raw: &RawWorker, problems: &mut Problems) -> NonZeroUsize {
+    let asked = raw.concurrency.unwrap_or(5);
+    if !(1..=MAX_CONCURRENCY).contains(&asked) {
+        problems.push("worker.concurrency", format!("{asked} is not from 1 to {MAX_CONCURRENCY}"));
+    }
+    NonZeroUsize::new(asked.clamp(1, MAX_CONCURRENCY) as usize).unwrap_or(NonZeroUsize::MIN)
+}
+
+fn worker(raw: &RawWorker, retry: &RawRetry, concurrency: NonZeroUsize, problems: &mut Problems) -> worker::Config {
+    let multiplier = retry.backoff_multiplier.unwrap_or(2.0);
+    if !(1.0..=100.0).contains(&multiplier) {
+        problems.push("endpoint.retry.backoffMultiplier", format!("{multiplier} is not from 1 to 100"));
+    }
+    let jitter = retry.jitter.unwrap_or(0.1);
+    if !(0.0..=1.0).contains(&jitter) {
+        problems.push("endpoint.retry.jitter", format!("{jitter} is not from 0 to 1"));
+    }
+    let initial = positive("endpoint.retry.initialBackoff", retry.initial_backoff, 1, problems);
+    let max = positive("endpoint.retry.maxBackoff", retry.max_backoff, 5 * 60, problems);
+    if max < initial {
+        problems.push("endpoint.retry.maxBackoff", format!("{max:?} is shorter than initialBackoff, {initial:?}"));
+    }
+    if raw.batch_size == Some(0) {
+        problems.push("worker.batchSize", "0 events at a time would never be sent; write at least 1");
+    }
+    let max_attempts = retry.max_attempts.and_then(|most| {
+        let most = NonZeroU32::new(most);
+        if most.is_none() {
+            problems.push("endpoint.retry.maxAttempts", "0 would send nothing; leave it out to try until it is taken");
+        }
+        most
+    });
+    worker::Config {
+        lanes: concurrency,
+        poll: positive("worker.pollInterval", raw.poll_interval, 5, problems),
+        backoff: Backoff { initial, multiplier, jitter, max },
+        max_attempts,
+        ..worker::Config::default()
+    }
+}
+
+fn positive(key: &str, given: Option<GoDuration>, default: u64, problems: &mut Problems) -> Duration {
+    let duration = given.map_or_else(|| Duration::from_secs(default), GoDuration::get);
+    if duration.is_zero() {
+        problems.push(key, "0 is no time; write it like 5s");
+    }
+    duration
+}
+
+fn text(key: &str, given: Option<String>, default: &str, problems: &mut Problems) -> String {
+    let text = given.unwrap_or_else(|| default.to_owned());
+    if text.is_empty() || text.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        problems.push(key, format!("{text:?} has blanks, or nothing at all"));
+    }
+    text
+}
+
+/// As Kubernetes has it: a name, or a domain and a name.
+fn is_annotation_key(key: &str) -> bool {
+    let (domain, name) = key.split_once('/').map_or((None, key), |(domain, name)| (Some(domain), name));
+    let of_a_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let is_name = |name: &str| {
+        (1..=63).contains(&name.len())
+            && name.chars().all(of_a_name)
+            && [name.chars().next(), name.chars().last()].iter().flatten().all(char::is_ascii_alphanumeric)
+    };
+    let is_domain = |domain: &str| {
+        (1..=253).contains(&domain.len())
+            && domain.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.'))
+    };
+    is_name(name) && domain.is_none_or(is_domain)
+}

@@ -1,0 +1,108 @@
+use super::*;
+
+fn read(text: &str, env: &[(&str, &str)]) -> Result<BeaconConfig, Vec<String>> {
+    let env: Env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let read = BeaconConfig::read(&Text::new("beacon.yaml", text), &env);
+    read.map(|(config, _)| config).map_err(|error| error.to_string().lines().map(str::to_owned).collect())
+}
+
+const LEAST: &str = "
+resources:
+  - apiVersion: v1
+    kind: Pod
+endpoint:
+  url: https://example.com/events
+";
+
+#[test]
+fn defaults_are_those_of_the_reference() {
+    let config = read(LEAST, &[]).unwrap();
+    let seconds = Duration::from_secs;
+    assert_eq!((config.app.name.as_str(), config.app.log_level.as_str()), ("beacon", "info"));
+    assert_eq!((config.rule.key.as_str(), config.rule.values), ("bakerapps.net.maas", None));
+    assert_eq!(config.allowed, Allowed::default());
+    assert_eq!(config.envelope.source, "/beacon");
+    assert_eq!(config.envelope.type_prefix, "net.bakerapps.beacon.resource");
+    assert_eq!((config.endpoint.timeout, config.endpoint.method.as_str()), (seconds(30), "POST"));
+    assert_eq!((config.worker.lanes.get(), config.worker.poll, config.worker.max_attempts), (5, seconds(5), None));
+    let backoff = config.worker.backoff;
+    assert_eq!((backoff.initial, backoff.max), (seconds(1), seconds(300)));
+    assert!((backoff.multiplier - 2.0).abs() < f64::EPSILON && (backoff.jitter - 0.1).abs() < f64::EPSILON);
+    assert_eq!(config.reconciliation, Some(Reconciliation { interval: seconds(900), timeout: seconds(600) }));
+    assert_eq!(config.retention, Some(Retention { every: seconds(3600), keep: seconds(48 * 3600) }));
+    assert_eq!(config.store, PathBuf::from("/data/events.db"));
+    assert_eq!(config.ports, Ports { metrics: 8080, health: 8080 });
+}
+
+#[test]
+fn setting_one_key_of_a_section_never_flips_another() {
+    let config =
+        read(&format!("{LEAST}reconciliation: {{interval: 5m}}\nretention: {{cleanupInterval: 1m}}\n"), &[]).unwrap();
+    assert_eq!(config.reconciliation.unwrap().interval, Duration::from_mins(5));
+    assert_eq!(config.retention.unwrap().every, Duration::from_mins(1));
+    let config =
+        read(&format!("{LEAST}reconciliation: {{enabled: false}}\nretention: {{enabled: false}}\n"), &[]).unwrap();
+    assert_eq!((config.reconciliation, config.retention), (None, None));
+    let config = read(&format!("{LEAST}  retry: {{jitter: 0}}\n"), &[]).unwrap();
+    assert!(config.worker.backoff.jitter.abs() < f64::EPSILON);
+}
+
+#[test]
+fn the_environment_takes_precedence() {
+    let env = [("ENDPOINT_URL", "http://other/x"), ("DB_PATH", "/tmp/x.db"), ("ENDPOINT_AUTH_TOKEN", "hunter2")];
+    let config = read(LEAST, &env).unwrap();
+    assert_eq!((config.endpoint.url.as_str(), config.store), ("http://other/x", PathBuf::from("/tmp/x.db")));
+    assert!(!format!("{:?}", config.endpoint).contains("hunter2"));
+    assert!(config.endpoint.token.is_some());
+    assert!(read("resources: [{apiVersion: v1, kind: Pod}]\n", &env).is_ok(), "it may be the only one that says where");
+}
+
+#[test]
+fn everything_that_is_wrong_is_told_at_once_with_its_line() {
+    let wrong = "
+resources:
+  - apiVersion: v1
+    kind: Pod
+  - apiVersion: v1
+    kind: Pod
+    namespaces: [a]
+  - kind: Node
+  - apiVersion: a/b/c
+    kind: X
+endpoint:
+  url: not an address
+  method: GET
+  timeout: 0s
+  headers: {\"a b\": x, Content-Type: text/plain}
+  retry: {maxAttempts: 0, jitter: 2, initialBackoff: 10m}
+annotation: {key: \"no name\", values: []}
+worker: {concurrency: 0, batchSize: 0, pollInterval: -5s}
+surprise: true
+app: {logLevel: loud}
+";
+    let told = read(wrong, &[]).unwrap_err();
+    let text = told.join("\n");
+    for part in [
+        "beacon.yaml:5:5: resources[1]: Pod in a is watched by resources[0] already",
+        "beacon.yaml:8:5: resources[2].apiVersion: missing",
+        "resources[3].apiVersion: expected v1",
+        "endpoint.url: is no address",
+        "endpoint.method: \"GET\" is none of POST, PUT and PATCH",
+        "endpoint.timeout: 0 is no time",
+        "endpoint.headers.a b: is no name of a header",
+        "endpoint.headers.Content-Type: is what events are",
+        "endpoint.retry.maxAttempts: 0 would send nothing",
+        "endpoint.retry.jitter: 2 is not from 0 to 1",
+        "endpoint.retry.maxBackoff: 300s is shorter than initialBackoff",
+        "annotation.key: \"no name\" is no name of an annotation",
+        "annotation.values: is empty",
+        "worker.concurrency: 0 is not from 1 to 1000",
+        "worker.batchSize: 0 events",
+        "worker.pollInterval: ",
+        "surprise: unknown key",
+        "app.logLevel: ",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in:\n{text}");
+    }
+    assert!(!text.contains("not an address"), "it may hold a password: {text}");
+}

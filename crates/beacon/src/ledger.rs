@@ -1,0 +1,210 @@
+//! What is remembered about an object: its episodes, each with what was told of it.
+//!
+//! An episode's beginning and end go into one transaction with the event that tells of it, so that neither is there without
+//! the other, whenever the process dies.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use rusqlite::{Connection, OptionalExtension, Row};
+use uuid::Uuid;
+use watchfire_delivery::outbox::{self, Repeat, SinkId};
+use watchfire_delivery::store::{Error, Module, Tx};
+
+use crate::episode::{Snapshot, Source, Step};
+use crate::notice::{Envelope, What};
+
+/// The ledger's tables, for [`Store::open`](watchfire_delivery::store::Store::open), behind those of the outbox.
+pub const MODULE: Module = Module { name: "beacon", migrations: &[include_str!("ledger.sql")] };
+
+/// A kind in a namespace, or in all of them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ScopeKey {
+    /// The API group; empty for the core.
+    pub group: String,
+    /// The plural.
+    pub resource: String,
+    /// The namespace; empty for all.
+    pub namespace: String,
+    /// The kind.
+    pub kind: String,
+}
+
+/// A scope as the ledger has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScopeId(i64);
+
+/// What the ledger needs to make an event of what it notes.
+#[derive(Debug, Clone)]
+pub struct Book {
+    /// The scope.
+    pub id: ScopeId,
+    /// What it is.
+    pub key: ScopeKey,
+    /// The envelope.
+    pub envelope: Envelope,
+    /// Where events go.
+    pub sink: SinkId,
+    /// All events keep one order.
+    pub one_order: bool,
+}
+
+/// What a step came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Noted {
+    /// Whether it changed anything: what is noted already is not noted again.
+    pub news: bool,
+}
+
+/// Makes a scope known; returns it, and whether it was ever listed to the end.
+pub fn scope(connection: &Connection, key: &ScopeKey) -> Result<(ScopeId, bool), Error> {
+    let ScopeKey { group, resource, namespace, kind } = key;
+    let find = || {
+        let sql = "SELECT id, listed FROM scopes WHERE api_group = ?1 AND resource = ?2 AND namespace = ?3";
+        let found = |row: &Row<'_>| Ok((ScopeId(row.get(0)?), row.get(1)?));
+        connection.prepare_cached(sql)?.query_row((group, resource, namespace), found).optional()
+    };
+    if let Some(found) = find()? {
+        return Ok(found);
+    }
+    let sql = "INSERT INTO scopes (api_group, resource, namespace, kind) VALUES (?1, ?2, ?3, ?4)";
+    connection.execute(sql, (group, resource, namespace, kind))?;
+    find()?.ok_or(Error::Sqlite(rusqlite::Error::QueryReturnedNoRows))
+}
+
+/// Notes that a scope was listed to the end.
+pub fn listed(connection: &Connection, scope: ScopeId, at: Timestamp) -> Result<(), Error> {
+    connection.prepare_cached("UPDATE scopes SET listed = 1 WHERE id = ?1 AND listed = 0")?.execute([scope.0])?;
+    let sql = "UPDATE episodes SET last_reconciled = ?2 WHERE scope = ?1 AND state = 'exists'";
+    connection.prepare_cached(sql)?.execute((scope.0, at.as_millisecond()))?;
+    Ok(())
+}
+
+/// The episodes of a scope that are going on.
+pub fn open(connection: &Connection, scope: ScopeId) -> Result<Vec<Snapshot>, Error> {
+    let sql = "
+        SELECT namespace, name, uid, annotation_value, annotations, labels, resource_version
+        FROM episodes WHERE scope = ?1 AND state = 'exists'";
+    let mut statement = connection.prepare_cached(sql)?;
+    let found = statement.query_map([scope.0], snapshot)?.collect::<Result<_, _>>()?;
+    Ok(found)
+}
+
+fn snapshot(row: &Row<'_>) -> rusqlite::Result<Snapshot> {
+    // What is no map was edited by somebody, and is written anew with the next change.
+    let map = |at| {
+        row.get_ref(at).map(|text| serde_json::from_slice(text.as_bytes().unwrap_or_default()).unwrap_or_default())
+    };
+    Ok(Snapshot {
+        namespace: row.get(0)?,
+        name: row.get(1)?,
+        uid: row.get(2)?,
+        value: row.get(3)?,
+        annotations: map(4)?,
+        labels: map(5)?,
+        resource_version: row.get(6)?,
+    })
+}
+
+impl Book {
+    /// Notes one step, with the event that tells of it.
+    pub fn note(&self, tx: &Tx<'_>, step: &Step, now: Timestamp) -> Result<Noted, Error> {
+        let news = match step {
+            Step::Begin(snapshot, source) => self.begin(tx, snapshot, *source, now)?,
+            Step::Change(snapshot) => change(tx, self.id, snapshot)?,
+            Step::End(uid, source) => self.end(tx, uid, *source, now)?,
+        };
+        Ok(Noted { news })
+    }
+
+    fn begin(&self, tx: &Tx<'_>, snapshot: &Snapshot, source: Source, now: Timestamp) -> Result<bool, Error> {
+        let sql = "
+            INSERT INTO episodes (id, scope, uid, episode, namespace, name, annotation_value, state, detection_source,
+                created_at, labels, annotations, resource_version)
+            SELECT ?1, ?2, ?3, 1 + coalesce((SELECT max(episode) FROM episodes WHERE scope = ?2 AND uid = ?3), 0),
+                ?4, ?5, ?6, 'exists', ?7, ?8, ?9, ?10, ?11
+            WHERE NOT EXISTS (SELECT 1 FROM episodes WHERE scope = ?2 AND uid = ?3 AND state = 'exists')";
+        let id = Uuid::new_v4().to_string();
+        let Snapshot { namespace, name, uid, value, resource_version, .. } = snapshot;
+        let (labels, annotations) = (json(&snapshot.labels), json(&snapshot.annotations));
+        let source = source.as_str();
+        let at = now.as_millisecond();
+        let parameters = rusqlite::params![
+            id,
+            self.id.0,
+            uid,
+            namespace,
+            name,
+            value,
+            source,
+            at,
+            labels,
+            annotations,
+            resource_version
+        ];
+        if tx.prepare_cached(sql)?.execute(parameters)? == 0 {
+            return change(tx, self.id, snapshot);
+        }
+        self.append(tx, What::Created, &id, snapshot, now)?;
+        Ok(true)
+    }
+
+    fn end(&self, tx: &Tx<'_>, uid: &str, source: Source, now: Timestamp) -> Result<bool, Error> {
+        // Where the cluster was asked, it stands in the ledger how it was found out that the object is gone.
+        let sql = "
+            UPDATE episodes SET state = 'deleted', deleted_at = ?3,
+                detection_source = CASE WHEN ?4 = 'reconciliation' THEN ?4 ELSE detection_source END
+            WHERE scope = ?1 AND uid = ?2 AND state = 'exists'
+            RETURNING namespace, name, uid, annotation_value, annotations, labels, resource_version, id";
+        let mut statement = tx.prepare_cached(sql)?;
+        let ended = statement
+            .query_row((self.id.0, uid, now.as_millisecond(), source.as_str()), |row| {
+                Ok((snapshot(row)?, row.get::<_, String>(7)?))
+            })
+            .optional()?;
+        let Some((snapshot, id)) = ended else { return Ok(false) };
+        self.append(tx, What::Deleted, &id, &snapshot, now)?;
+        Ok(true)
+    }
+
+    fn append(&self, tx: &Tx<'_>, what: What, id: &str, snapshot: &Snapshot, now: Timestamp) -> Result<(), Error> {
+        let ScopeKey { group, resource, kind, .. } = &self.key;
+        // Not by the UID: what takes the place of another is announced behind it.
+        let order = if self.one_order {
+            "*".to_owned()
+        } else {
+            format!("{resource}.{group}/{}/{}", snapshot.namespace, snapshot.name)
+        };
+        let event = self.envelope.event(what, id, kind, snapshot, now, &order);
+        outbox::append(tx, &event, &[self.sink], Repeat::Ignore, now).map(drop)
+    }
+}
+
+fn change(connection: &Connection, scope: ScopeId, snapshot: &Snapshot) -> Result<bool, Error> {
+    let sql = "
+        UPDATE episodes SET annotation_value = ?3, labels = ?4, annotations = ?5, resource_version = ?6
+        WHERE scope = ?1 AND uid = ?2 AND state = 'exists'";
+    let Snapshot { uid, value, labels, annotations, resource_version, .. } = snapshot;
+    let parameters = (scope.0, uid, value, json(labels), json(annotations), resource_version);
+    connection.prepare_cached(sql)?.execute(parameters)?;
+    Ok(false)
+}
+
+fn json(map: &BTreeMap<String, String>) -> String {
+    // Writing texts into memory cannot fail.
+    serde_json::to_string(map).unwrap_or_default()
+}
+
+/// Removes episodes that were over, and told, before a time; returns how many.
+pub fn prune(connection: &Connection, before: Timestamp, limit: u32) -> Result<usize, Error> {
+    let sql = "
+        DELETE FROM episodes WHERE seq IN (
+            SELECT o.seq FROM episodes o
+            WHERE o.state = 'deleted' AND o.deleted_at < ?1
+                AND o.created_sent_at IS NOT NULL AND o.deleted_sent_at IS NOT NULL
+            ORDER BY o.deleted_at LIMIT ?2)";
+    Ok(connection.prepare_cached(sql)?.execute((before.as_millisecond(), limit))?)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,16 @@
+//! Announces annotated Kubernetes objects: each once when it appears, each once when it is gone.
+//!
+//! An *episode* is one span in which one object, by its UID, has the annotation. Each has one `created` event and, once it
+//! is over, one `deleted` event. What begins or ends an episode is decided in [`episode`], from what a watch or a list says
+//! and what the ledger has; the ledger's row and the event go into one transaction; the outbox delivers.
+
+pub mod config;
+mod drift;
+pub mod episode;
+pub mod ledger;
+mod notice;
+pub mod service;
+mod watch;
+
+pub use config::BeaconConfig;
+pub use service::Beacon;
