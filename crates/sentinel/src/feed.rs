@@ -193,9 +193,11 @@ impl Seat {
             let (walk, span) = tokio::select! {
                 biased;
                 walk = &mut walk => (walk, span()),
-                () = hurried(&mut self.hurry), if Instant::now() < due => {
-                    let soonest = self.began.map_or(due, |began| began + (early * 2 / 5).min(AFTER_EACH_OTHER));
-                    due = due.min(soonest.max(Instant::now()));
+                // One that is about to begin is not put off by whoever wishes for it again.
+                () = hurried(&mut self.hurry), if Instant::now() + GATHERING < due => {
+                    let now = Instant::now();
+                    let soonest = self.began.map_or(now, |began| began + (early * 2 / 5).min(AFTER_EACH_OTHER));
+                    due = due.min(soonest.max(now));
                     continue;
                 }
                 () = time => {

@@ -71,7 +71,7 @@ impl<'a> Served<'a> {
     }
 
     pub(crate) fn get(&self, field: &str) -> Option<&Part<'a>> {
-        // Of those that are there twice the last counts, as anywhere.
+        // Of those that are there twice the last counts; the view refuses most of them.
         self.0.iter().rev().find(|(name, _)| name == field).map(|(_, part)| part)
     }
 }

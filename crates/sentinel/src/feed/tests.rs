@@ -121,6 +121,34 @@ async fn a_poll_that_is_wanted_soon_comes_soon_and_no_flood_of_wishes_makes_it_m
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn wishes_that_never_end_do_not_put_off_the_walk_that_several_share() {
+    watchfire_testkit::install_crypto();
+    let text = "resource_type: clusters\nhyperfleet_api:\n  endpoint: http://127.0.0.1:9\n";
+    let config = check(Document::parse("sentinel.yaml", text).unwrap(), &Env::default()).0.unwrap();
+    let (feeds, health) = (Feeds::default(), Health::new());
+    let [mut first, mut second] = [(); 2].map(|()| feeds.join(&config, health.dependency("api")).unwrap());
+    let interval = Duration::from_secs(10);
+    let walks = async |seat: &mut Seat| {
+        let mut began = Instant::now();
+        for _ in 0..5 {
+            let walk = seat.walk(began + interval, interval / 2, Span::none).await.0;
+            assert!(walk.began - began <= Duration::from_secs(3), "{:?}", walk.began - began);
+            began = walk.began;
+        }
+    };
+    let wishes = async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            feeds.poll_soon();
+        }
+    };
+    tokio::select! {
+        _ = join(walks(&mut first), walks(&mut second)) => {}
+        () = wishes => {}
+    }
+}
+
 fn asked(readers: &[(Option<&str>, Option<&str>)]) -> Option<(Option<String>, Option<String>)> {
     let readers: Vec<_> = readers.iter().map(|(search, labels)| reader(*search, *labels)).collect();
     ask(readers.iter()).map(|query| (query.search, query.labels))

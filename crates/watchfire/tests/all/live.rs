@@ -72,7 +72,7 @@ async fn a_live_check_says_what_api_and_broker_answer() {
 
 #[tokio::test]
 async fn a_live_check_finds_an_exchange_of_another_type_and_declares_none() {
-    let Some(url) = amqp_url("dropin::live_rabbitmq") else { return };
+    let Some(url) = amqp_url("live::rabbitmq") else { return };
     let (api, topic) = (fleet().await, unique("live"));
     let deployment = Deployment::new(&api.url, "", "{}");
     let env = [("BROKER_TYPE", "rabbitmq"), ("BROKER_URL", url.as_str()), ("HYPERFLEET_BROKER_TOPIC", topic.as_str())];
@@ -96,7 +96,7 @@ async fn a_live_check_finds_an_exchange_of_another_type_and_declares_none() {
 
 #[tokio::test]
 async fn a_live_check_counts_who_subscribes_to_the_topic() {
-    let Some(endpoint) = pubsub_endpoint("dropin::live_pubsub") else { return };
+    let Some(endpoint) = pubsub_endpoint("live::pubsub") else { return };
     let (api, project) = (fleet().await, unique("p"));
     let deployment = Deployment::new(&api.url, "", "{}");
     let env = [
