@@ -1,7 +1,7 @@
 //! The admin server: health, metrics, a console, and the read-only pages of the services.
 //!
-//! It is meant for probes, scrapers and people inside the cluster, and it is the last thing to stop. It never does
-//! anything to the product. What a slow or hostile client can hold is bounded: connections, headers, bodies, time.
+//! It is meant for probes, scrapers and people inside the cluster, and it is the last thing to stop. The most that one
+//! can do with it is to make the product hurry. What a slow or hostile client can hold is bounded: connections, headers, bodies, time.
 
 mod address;
 mod console;
@@ -36,6 +36,24 @@ pub struct AdminConfig {
     pub metrics: SocketAddr,
 }
 
+/// Where a service answers; each path stands once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths {
+    /// Whether it lives.
+    pub liveness: String,
+    /// Whether it is ready.
+    pub readiness: Vec<String>,
+    /// What it counts, unless nobody is to know.
+    pub metrics: Option<String>,
+}
+
+impl Default for Paths {
+    fn default() -> Self {
+        let readiness = ["/readyz", "/ready"].map(str::to_owned).to_vec();
+        Self { liveness: "/healthz".to_owned(), readiness, metrics: Some("/metrics".to_owned()) }
+    }
+}
+
 /// Why an address can't be listened on.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
@@ -61,6 +79,7 @@ pub struct Admin {
     metrics_addr: SocketAddr,
     health: Health,
     registry: Arc<Registry>,
+    paths: Paths,
     routes: Vec<String>,
     pages: Router,
 }
@@ -87,8 +106,24 @@ impl Admin {
             (Some(listener), address)
         };
         let registry = registry.into();
-        let (routes, pages) = (Vec::new(), Router::new());
-        Ok(Self { health_listener, metrics_listener, health_addr, metrics_addr, health, registry, routes, pages })
+        let (paths, routes, pages) = (Paths::default(), Vec::new(), Router::new());
+        Ok(Self {
+            health_listener,
+            metrics_listener,
+            health_addr,
+            metrics_addr,
+            health,
+            registry,
+            paths,
+            routes,
+            pages,
+        })
+    }
+
+    /// Answers at other paths than the usual ones.
+    #[must_use]
+    pub fn at(self, paths: Paths) -> Self {
+        Self { paths, ..self }
     }
 
     /// Adds a service's pages below `path`, which begins with a slash and has more than that; the console lists it.
@@ -111,17 +146,17 @@ impl Admin {
 
     /// Serves until the token is cancelled; requests that have begun are finished.
     pub async fn run(self, token: CancellationToken) -> Result<(), AdminError> {
-        let mut routes = vec!["/healthz".to_owned(), "/readyz".to_owned()];
-        if self.metrics_listener.is_none() {
-            routes.push("/metrics".to_owned());
-        }
+        let Paths { liveness, readiness, metrics: path } = self.paths;
+        let mut routes: Vec<_> = [liveness.clone()].into_iter().chain(readiness.first().cloned()).collect();
+        routes.extend(path.clone().filter(|_| self.metrics_listener.is_none()));
         routes.extend(self.routes);
         let shared = Shared { health: self.health, registry: self.registry, routes: routes.into() };
-        let metrics: Router<Shared> = Router::new().route("/metrics", get(metrics));
-        let health = Router::new()
-            .route("/healthz", get(async |State(shared): State<Shared>| answer(&shared.health.liveness())))
-            .route("/readyz", get(async |State(shared): State<Shared>| answer(&shared.health.readiness())))
-            .route("/ready", get(async |State(shared): State<Shared>| answer(&shared.health.readiness())))
+        let metrics: Router<Shared> = path.iter().fold(Router::new(), |router, path| router.route(path, get(metrics)));
+        let ready = async |State(shared): State<Shared>| answer(&shared.health.readiness());
+        let health = readiness
+            .iter()
+            .fold(Router::new(), |router, path| router.route(path, get(ready)))
+            .route(&liveness, get(async |State(shared): State<Shared>| answer(&shared.health.liveness())))
             .route("/", get(async |State(shared): State<Shared>| console::page(&shared.health, &shared.routes)));
         match self.metrics_listener {
             None => {

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use http::{HeaderName, HeaderValue, StatusCode, header};
-use reqwest::{Certificate, Client};
+use reqwest::Client;
 use secrecy::ExposeSecret;
 use tracing::{Instrument, Span, debug};
 use url::Url;
 use watchfire_delivery::retry::{Backoff, retry_after};
 use watchfire_runtime::clock;
+use watchfire_runtime::http::Authorities;
 use watchfire_runtime::redact::address;
 use watchfire_runtime::secret::{self, SecretSource};
 use watchfire_runtime::telemetry::traceparent;
@@ -264,30 +265,6 @@ pub struct ApiConfig {
     pub authorities: Authorities,
 }
 
-/// Authorities of one's own.
-#[derive(Debug, Clone, Default)]
-pub struct Authorities {
-    found: Vec<Certificate>,
-    /// What they were read from.
-    pem: String,
-}
-
-/// The same, if they were read from the same.
-impl PartialEq for Authorities {
-    fn eq(&self, other: &Self) -> bool {
-        self.pem == other.pem
-    }
-}
-
-impl Authorities {
-    /// Reads certificates in PEM form; nothing where there is none.
-    pub fn from_pem(pem: &[u8]) -> Result<Option<Self>, reqwest::Error> {
-        let found = Certificate::from_pem_bundle(pem)?;
-        let pem = String::from_utf8_lossy(pem).into_owned();
-        Ok((!found.is_empty()).then_some(Self { found, pem }))
-    }
-}
-
 /// A client of one list endpoint.
 pub struct Api {
     http: Client,
@@ -305,7 +282,7 @@ impl Api {
             .timeout(config.timeout)
             .connect_timeout(config.timeout.min(Duration::from_secs(5)))
             .user_agent(concat!("watchfire-sentinel/", env!("CARGO_PKG_VERSION")))
-            .tls_certs_merge(config.authorities.found.iter().cloned())
+            .tls_certs_merge(config.authorities.certificates())
             .build()?;
         let mut list = config.endpoint.clone();
         let base = list.path().trim_end_matches('/').to_owned();

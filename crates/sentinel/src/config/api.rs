@@ -1,6 +1,5 @@
 //! Checks `hyperfleet_api`: where the API is, and how it is asked.
 
-use std::io::Read as _;
 use std::path::Path;
 
 use http::{HeaderName, HeaderValue, header};
@@ -8,19 +7,16 @@ use url::Url;
 use watchfire_runtime::chain;
 use watchfire_runtime::config::Env;
 use watchfire_runtime::duration::GoDuration;
-use watchfire_runtime::file::open_regular;
+use watchfire_runtime::http::Authorities;
 use watchfire_runtime::secret::SecretSource;
 
 use super::check::{Report, positive};
 use super::raw::{RawApi, RawHeader};
+use crate::api::ApiConfig;
 use crate::api::paging::PAGE_SIZE;
-use crate::api::{ApiConfig, Authorities};
 
 /// What today's HyperFleet takes as a page size.
 const MAX_PAGE_SIZE: usize = 500;
-
-/// A bundle of every authority of the web is a quarter of a MiB; a path that was mistyped may lead to anything.
-const MAX_AUTHORITIES: u64 = 4 * 1024 * 1024;
 
 /// The client's configuration, but for the resource type, and what of it is in effect.
 pub(super) fn check(raw: Option<&RawApi>, env: &Env, report: &mut Report<'_>) -> Option<(ApiConfig, RawApi)> {
@@ -31,8 +27,8 @@ pub(super) fn check(raw: Option<&RawApi>, env: &Env, report: &mut Report<'_>) ->
     let token = token(&raw, env, report);
     let page_size = page_size(raw.page_size, report);
     let headers = headers(&raw, env, report);
-    let authorities =
-        raw.ca_file.as_deref().map_or_else(|| Some(Authorities::default()), |path| authorities(path, report));
+    let authorities = raw.ca_file.as_deref().map_or_else(|| Ok(Authorities::default()), Authorities::read);
+    let authorities = report.take("hyperfleet_api.ca_file", authorities);
     let effective = RawApi {
         timeout: timeout.map(GoDuration::new),
         page_size: page_size.and_then(|size| u32::try_from(size).ok()),
@@ -167,21 +163,4 @@ fn one_header(name: &str, value: &RawHeader, env: &Env) -> Result<(HeaderName, S
         },
     };
     Ok((name, source))
-}
-
-fn authorities(path: &Path, report: &mut Report<'_>) -> Option<Authorities> {
-    let mut pem = Vec::new();
-    let read = open_regular(path).and_then(|file| file.take(MAX_AUTHORITIES + 1).read_to_end(&mut pem));
-    let found = match read {
-        Ok(bytes) if bytes as u64 > MAX_AUTHORITIES => Err("it is larger than 4 MiB, is the path right?".to_owned()),
-        Ok(_) => Authorities::from_pem(&pem).map_err(|error| chain(&error)),
-        Err(error) => Err(error.to_string()),
-    };
-    let problem = match found {
-        Ok(Some(found)) => return Some(found),
-        Ok(None) => format!("{} holds no certificate; it has to be in PEM form", path.display()),
-        Err(problem) => format!("read {}: {problem}", path.display()),
-    };
-    report.push("hyperfleet_api.ca_file", problem);
-    None
 }
