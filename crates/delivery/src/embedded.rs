@@ -164,7 +164,8 @@ impl Embedded {
     /// each subscriber's queue.
     pub async fn open(config: Config, metrics: &Metrics, health: &Health) -> Result<(Self, Tasks), Error> {
         check(&config.subscribers)?;
-        let options = store::Options { floor: config.floor, metrics: metrics.store.clone() };
+        let options =
+            store::Options { floor: config.floor, metrics: metrics.store.clone(), ..store::Options::default() };
         let path = config.path.clone();
         let opened = tokio::task::spawn_blocking(move || Store::open(&path, &[outbox::MODULE], options)).await;
         let store = opened.map_err(|_| store::Error::Closed)??;

@@ -315,7 +315,7 @@ fn is_json(media_type: &str) -> bool {
 }
 
 /// Encodes as the CloudEvents HTTP binding says: space, quote, percent, and everything outside printable ASCII.
-fn percent_encode(value: &str) -> Cow<'_, str> {
+pub(crate) fn percent_encode(value: &str) -> Cow<'_, str> {
     let plain = |byte: u8| matches!(byte, 0x21..=0x7e) && byte != b'"' && byte != b'%';
     if value.bytes().all(plain) {
         return Cow::Borrowed(value);

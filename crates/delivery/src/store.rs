@@ -26,7 +26,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::metrics::StoreMetrics;
 
 use open::identity;
-pub use open::{Module, Options, open_beside, write_beside};
+pub use open::{Damaged, Module, Options, open_beside, write_beside};
 
 /// Rows after which a commit takes no further closure. A thousand rows take 4 ms to commit, and everyone waits for it.
 pub const COMMIT_ROWS: u64 = 500;
@@ -99,6 +99,15 @@ pub enum Error {
         /// How many there are.
         names: u64,
     },
+    /// The file is damaged, and what it knew cannot be made up.
+    #[error("open the store {}: it is damaged", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What SQLite found.
+        #[source]
+        source: rusqlite::Error,
+    },
     /// A tool was to open a store that is not there.
     #[error("open the store {}: there is no such file", .0.display())]
     Missing(PathBuf),
@@ -125,6 +134,9 @@ impl Error {
             Self::NoFile(_) => "name a file; it is made where there is none",
             Self::Foreign(_) => "choose another path for the store",
             Self::Linked { .. } => "remove the other names; a copy is a store of its own, a second name is not",
+            Self::Damaged { .. } => {
+                "put a copy of it back that is whole; or move it aside, and everything is begun anew, and told again"
+            }
             Self::Missing(_) => "check the path; it is the one that BROKER_HTTP_STORE names for the service",
         }
     }
@@ -160,9 +172,9 @@ struct Shared {
 impl Store {
     /// Opens or creates the file, with the tables of `modules`. Blocks while it checks the file.
     ///
-    /// A store that is damaged is moved aside and told in the log; a newer or foreign file is an error, and untouched.
+    /// A store that is damaged is moved aside and told in the log, unless the options say otherwise; a newer or foreign file is an error, and untouched.
     pub fn open(path: &Path, modules: &[Module], options: Options) -> Result<Self, Error> {
-        let file = open::open(path, modules)?;
+        let file = open::open(path, modules, options.damaged)?;
         let (wake_sender, wake) = watch::channel(0);
         let shared = Arc::new(Shared {
             path: path.to_owned(),

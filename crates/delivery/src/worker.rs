@@ -49,6 +49,8 @@ pub struct Config {
     pub lanes: NonZeroUsize,
     /// Events that are handed to the sink at once: 1 where each takes a round trip, more where the sink pipelines.
     pub window: NonZeroUsize,
+    /// Events that are read from the outbox at once; none means as many as can be under way.
+    pub batch: Option<NonZeroUsize>,
     /// How often the outbox is looked at without being woken.
     pub poll: Duration,
     /// When to try again.
@@ -64,6 +66,7 @@ impl Default for Config {
         Self {
             lanes: NonZeroUsize::MIN.saturating_add(15),
             window: NonZeroUsize::MIN,
+            batch: None,
             poll: Duration::from_secs(5),
             backoff: Backoff::default(),
             circuit: circuit::Config::default(),
@@ -300,7 +303,8 @@ impl Worker {
                 if !self.stale {
                     break;
                 }
-                self.claim(most.saturating_mul(window), now).await?;
+                let all = most.saturating_mul(window);
+                self.claim(self.config.batch.map_or(all, |batch| all.min(batch.get())), now).await?;
                 continue;
             }
             let claims: Vec<_> = self.ready.drain(..window.min(self.ready.len())).collect();

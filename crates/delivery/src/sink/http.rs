@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
@@ -16,19 +17,22 @@ use secrecy::ExposeSecret;
 use tokio::time::{Instant, timeout, timeout_at};
 use url::Url;
 use uuid::Uuid;
+use watchfire_runtime::http::{Authorities, Identity};
 use watchfire_runtime::redact::host;
 use watchfire_runtime::{SecretSource, chain, clock};
 
-use crate::event::{CloudEvent, STRUCTURED};
+use crate::event::{CloudEvent, STRUCTURED, percent_encode};
 use crate::retry;
 use crate::sink::{Cause, Error, EventSink};
+
+mod signature;
 
 /// Bytes of an answer that are read, to keep its connection; a longer answer costs the connection.
 const ANSWER_LIMIT: usize = 64 << 10;
 /// Time to read the rest of an answer whose status is known already.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 
-/// By which one request is found in the logs of both sides.
+/// By which one request is told from another in the logs of the far side.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// How an event is laid out in a request.
@@ -54,7 +58,7 @@ pub struct Config {
     pub concurrency: NonZeroUsize,
     /// Sent as a bearer token; asked for with each request, so that a rotated one is used at once.
     pub token: Option<SecretSource>,
-    /// Sent with every request; they take precedence.
+    /// Sent with every request; they take precedence over all but the media type.
     pub headers: HeaderMap,
     /// The method.
     pub method: Method,
@@ -64,6 +68,21 @@ pub struct Config {
     pub user_agent: String,
     /// Whether each request has an `X-Request-ID` of its own.
     pub request_id: bool,
+    /// How both sides show who they are.
+    pub tls: Tls,
+    /// The secrets that requests are signed with, separated by blanks; asked for with each request.
+    pub signing: Option<SecretSource>,
+}
+
+/// How both sides show who they are.
+#[derive(Clone, Default)]
+pub struct Tls {
+    /// Trusted besides the system's.
+    pub authorities: Authorities,
+    /// This side's certificate and key.
+    pub identity: Option<Identity>,
+    /// Takes any certificate, and so whoever answers.
+    pub insecure: bool,
 }
 
 impl std::fmt::Debug for Config {
@@ -91,6 +110,8 @@ impl Config {
             content_type: HeaderValue::from_static(STRUCTURED),
             user_agent: concat!("watchfire/", env!("CARGO_PKG_VERSION")).to_owned(),
             request_id: false,
+            tls: Tls::default(),
+            signing: None,
         }
     }
 }
@@ -113,7 +134,7 @@ impl Http {
     ///
     /// Fails if the URL or the token cannot be used.
     pub fn new(config: Config) -> Result<Self, Error> {
-        let Config { url, timeout, concurrency, user_agent, .. } = &config;
+        let Config { url, timeout, concurrency, user_agent, tls, .. } = &config;
         let target = host(url);
         let misconfigured =
             |detail: &str, hint| Error::Misconfigured { target: target.clone(), detail: detail.to_owned(), hint };
@@ -122,16 +143,22 @@ impl Http {
         }
         // The client panics without one.
         watchfire_runtime::install_crypto_provider();
-        let client = watchfire_runtime::http::client_for(url.as_str())
+        let mut client = watchfire_runtime::http::client_for(url.as_str())
+            .tls_certs_merge(tls.authorities.certificates())
+            .tls_danger_accept_invalid_certs(tls.insecure)
             .gzip(false)
             .connect_timeout(*timeout)
             .pool_max_idle_per_host(concurrency.get())
-            .user_agent(user_agent)
-            .build()
-            .map_err(|error| misconfigured(&chain(&error), "check the TLS setup of this host"))?;
+            .user_agent(user_agent);
+        if let Some(identity) = &tls.identity {
+            client = client.identity(identity.clone());
+        }
+        let client =
+            client.build().map_err(|error| misconfigured(&chain(&error), "check the TLS setup of this host"))?;
         let sink = Self { client, target, config };
         // Only to learn that one can be made.
         drop(sink.request(Method::HEAD)?);
+        drop(sink.signature("", &[])?);
         Ok(sink)
     }
 
@@ -159,13 +186,36 @@ impl Http {
 
     async fn post(&self, event: &CloudEvent) -> Result<(), Error> {
         let request = self.request(self.config.method.clone())?;
-        let request = match self.config.mode {
-            Mode::Structured => {
-                request.header(header::CONTENT_TYPE, &self.config.content_type).body(event.body().clone())
+        let (request, body) = match self.config.mode {
+            Mode::Structured => (request.header(header::CONTENT_TYPE, &self.config.content_type), event.body().clone()),
+            Mode::Binary => {
+                (request.headers(event.binary_headers()), Bytes::copy_from_slice(event.data().get().as_bytes()))
             }
-            Mode::Binary => request.headers(event.binary_headers()).body(event.data().get().to_owned()),
         };
-        self.answer(request).await
+        let signature = self.signature(event.id(), &body)?;
+        self.answer(request.headers(signature).body(body)).await
+    }
+
+    /// The headers that say who sent a message and when: anew for each attempt, while its id stays.
+    fn signature(&self, id: &str, body: &[u8]) -> Result<HeaderMap, Error> {
+        let mut headers = HeaderMap::new();
+        let Some(secrets) = &self.config.signing else { return Ok(headers) };
+        let target = || self.target.clone();
+        let secrets = secrets.current().map_err(|source| Error::Denied { target: target(), source: source.into() })?;
+        let timestamp = clock::now().as_second();
+        let signature = signature::sign(secrets.expose_secret(), id, timestamp, body);
+        let signature = signature.map_err(|error| Error::Misconfigured {
+            target: target(),
+            detail: format!("its signing secret: {error}"),
+            hint: "write the secret as the receiver has it",
+        })?;
+        for (name, value) in [("id", id), ("timestamp", &timestamp.to_string()), ("signature", &signature)] {
+            let name = HeaderName::try_from(format!("webhook-{name}"));
+            if let (Ok(name), Ok(value)) = (name, HeaderValue::from_str(&percent_encode(value))) {
+                headers.insert(name, value);
+            }
+        }
+        Ok(headers)
     }
 
     async fn post_in_window(

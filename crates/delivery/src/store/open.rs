@@ -40,11 +40,23 @@ pub struct Options {
     pub floor: u64,
     /// Where commits are counted.
     pub metrics: StoreMetrics,
+    /// What becomes of a file that is damaged.
+    pub damaged: Damaged,
+}
+
+/// What becomes of a file that is damaged.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Damaged {
+    /// It is moved aside, which is told, and the store begins empty.
+    #[default]
+    MoveAside,
+    /// The store is not opened: an empty one would be taken for what is known.
+    Refuse,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { floor: FLOOR, metrics: StoreMetrics::default() }
+        Self { floor: FLOOR, metrics: StoreMetrics::default(), damaged: Damaged::default() }
     }
 }
 
@@ -56,7 +68,7 @@ pub(super) struct Opened {
     pub(super) identity: (u64, u64),
 }
 
-pub(super) fn open(path: &Path, modules: &[Module]) -> Result<Opened, Error> {
+pub(super) fn open(path: &Path, modules: &[Module], damaged: Damaged) -> Result<Opened, Error> {
     let path = &itself(path)?;
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
@@ -66,6 +78,9 @@ pub(super) fn open(path: &Path, modules: &[Module]) -> Result<Opened, Error> {
     refuse_by_header(path)?;
     let lock = lock(path)?;
     let mut writer = match open_writer(path, modules) {
+        Err(Error::Sqlite(source)) if is_damage(&source) && damaged == Damaged::Refuse => {
+            return Err(Error::Damaged { path: path.clone(), source });
+        }
         Err(Error::Sqlite(error)) if is_damage(&error) => {
             let aside = move_aside(path)?;
             tracing::error!(
