@@ -6,12 +6,12 @@
 mod check;
 mod raw;
 
-use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use watchfire_delivery::sink::http;
 use watchfire_delivery::worker;
+use watchfire_runtime::admin::Paths;
 use watchfire_runtime::config::{ConfigError, Document, Env, Text, Warning};
 use watchfire_runtime::telemetry::LogFormat;
 
@@ -19,6 +19,7 @@ pub use raw::RawConfig;
 
 use crate::episode::{Allowed, Rule};
 use crate::notice::Envelope;
+use crate::storage::Thresholds;
 
 /// A configuration that holds.
 #[derive(Debug)]
@@ -39,10 +40,12 @@ pub struct BeaconConfig {
     pub worker: worker::Config,
     /// How often cluster and ledger are compared, and how long that may take.
     pub reconciliation: Option<Reconciliation>,
+    /// Whether it is ready only once they were compared.
+    pub on_startup: bool,
     /// How long what is over is kept.
     pub retention: Option<Retention>,
-    /// The ledger's file.
-    pub store: PathBuf,
+    /// The ledger's file, and the volume that it is on.
+    pub storage: Storage,
     /// Where metrics are served, and where probes are answered.
     pub ports: Ports,
 }
@@ -82,6 +85,16 @@ impl Entry {
         if self.group.is_empty() { kind } else { format!("{kind}.{}", self.group) }
     }
 
+    /// Whether it is about a kind in a namespace, or in all of them (empty).
+    pub fn covers(&self, kind: &str, group: &str, namespace: &str) -> bool {
+        let there = match &self.namespaces {
+            None => true,
+            // What was noted for all of them is taken over for those that are left.
+            Some(namespaces) => namespace.is_empty() || namespaces.iter().any(|ours| ours == namespace),
+        };
+        self.kind == kind && self.group == group && there
+    }
+
     /// As in the file.
     pub fn api_version(&self) -> String {
         let Self { group, version, .. } = self;
@@ -107,17 +120,29 @@ pub struct Retention {
     pub keep: Duration,
 }
 
+/// The ledger's file, and the volume that it is on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Storage {
+    /// The file.
+    pub ledger: PathBuf,
+    /// The volume, by a folder on it.
+    pub volume: PathBuf,
+    /// How often the volume is looked at.
+    pub every: Duration,
+    /// What is done about how full it is.
+    pub thresholds: Thresholds,
+}
+
 /// Where metrics are served, and where probes are answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ports {
     /// Of metrics.
     pub metrics: u16,
     /// Of probes.
     pub health: u16,
+    /// The paths of both.
+    pub paths: Paths,
 }
-
-/// The number of attempts after which an event is a dead letter.
-pub type MaxAttempts = Option<NonZeroU32>;
 
 impl BeaconConfig {
     /// Reads and checks a file, with what the environment says in its place; every problem is told at once.

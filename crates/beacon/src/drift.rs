@@ -8,15 +8,16 @@ use std::time::Duration;
 
 use kube::api::{Api, ListParams};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 use watchfire_delivery::store::{self, Store};
-use watchfire_runtime::chain;
+use watchfire_runtime::{chain, clock};
 
 use crate::config::Reconciliation;
 use crate::episode::{Object, Rule};
 use crate::ledger::{self, ScopeId};
+use crate::metrics::Metrics;
 use crate::watch::{Metadata, PAGE, Question, object};
 
 /// The comparison of one scope.
@@ -24,10 +25,27 @@ pub(crate) struct Comparison {
     pub(crate) api: Api<Metadata>,
     pub(crate) scope: ScopeId,
     pub(crate) name: String,
+    pub(crate) kind: String,
+    pub(crate) metrics: Metrics,
     pub(crate) rule: Rule,
     pub(crate) store: Store,
     pub(crate) questions: mpsc::Sender<Question>,
 }
+
+/// A namespace and a name.
+type Name = (String, String);
+
+/// An object of which the two differ.
+#[derive(PartialEq, Eq)]
+struct Suspect {
+    /// The UID that the ledger has.
+    ledger: Option<String>,
+    /// The UID that the cluster has, and the version.
+    cluster: Option<(String, String)>,
+}
+
+/// So long a watch has to tell of what a list has told already.
+const SETTLES: Duration = Duration::from_secs(5);
 
 /// Why cluster and ledger were not compared.
 #[derive(Debug, thiserror::Error)]
@@ -46,38 +64,62 @@ impl Comparison {
         let mut ticks = interval_at(Instant::now() + interval, interval.max(Duration::from_millis(10)));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while token.run_until_cancelled(ticks.tick()).await.is_some() {
+            let begun = Instant::now();
             let compared = token.run_until_cancelled(timeout(patience, self.compare())).await;
-            match compared {
+            let objects = match compared {
                 None => return,
-                Some(Ok(Ok(asked))) => debug!(scope = self.name, asked, "cluster and ledger compared"),
+                Some(Ok(Ok(objects))) => Some(objects),
                 Some(Ok(Err(error))) => {
                     warn!(
                         scope = self.name,
                         error = chain(&error),
                         "cluster and ledger are not compared, doing so again later"
                     );
+                    None
                 }
                 Some(Err(_)) => {
                     warn!(scope = self.name, after = ?patience, "cluster and ledger are not compared: it takes too long");
+                    None
                 }
-            }
+            };
+            self.metrics.compared(&self.kind, objects, begun.elapsed());
         }
     }
 
-    /// Asks about each object of which the two differ; returns how many these are.
-    async fn compare(&self) -> Result<usize, Error> {
+    /// Asks about each object of which the two differ, and go on to differ in the same way while the watch has its time;
+    /// returns how many were compared.
+    async fn compare(&self) -> Result<u64, Error> {
+        let (compared, mut suspects) = self.look().await?;
+        if !suspects.is_empty() {
+            sleep(SETTLES).await;
+            let (_, still) = self.look().await?;
+            suspects.retain(|at, suspect| still.get(at) == Some(suspect));
+        }
+        for ((namespace, name), Suspect { ledger, .. }) in suspects {
+            debug!(scope = self.name, namespace, name, "cluster and ledger differ");
+            // Whoever has left asks nobody any more.
+            drop(self.questions.send(Question { namespace, name, uid: ledger }).await);
+        }
         let scope = self.scope;
-        let open = self.store.read(move |connection| ledger::open(connection, scope)).await?;
-        let mut open: HashMap<_, _> = open.into_iter().map(|it| ((it.namespace, it.name), it.uid)).collect();
-        let (mut asked, mut page) = (0, ListParams::default().limit(PAGE));
+        self.store.write(move |tx| ledger::compared(tx, scope, clock::now())).await?;
+        Ok(compared)
+    }
+
+    /// How many objects there are in either, and those of which the two differ.
+    async fn look(&self) -> Result<(u64, HashMap<Name, Suspect>), Error> {
+        let scope = self.scope;
+        let mut open = self.store.read(move |connection| ledger::open_uids(connection, scope)).await?;
+        let (mut compared, mut suspects, mut page) = (0, HashMap::new(), ListParams::default().limit(PAGE));
         loop {
             let listed = self.api.list(&page).await?;
             for item in listed.items {
-                let Object { namespace, name, uid, annotations, .. } = object(item.metadata);
+                let Object { namespace, name, uid, annotations, resource_version, .. } = object(item.metadata);
                 let marked = self.rule.value(&annotations).is_some();
-                let known = open.remove(&(namespace.clone(), name.clone()));
-                if known.is_some_and(|known| known == uid) != marked {
-                    asked += self.ask(namespace, name).await;
+                let at = (namespace, name);
+                let ledger = open.remove(&at);
+                compared += u64::from(marked || ledger.is_some());
+                if ledger.as_ref().map_or(marked, |known| !marked || *known != uid) {
+                    suspects.insert(at, Suspect { ledger, cluster: Some((uid, resource_version)) });
                 }
             }
             match listed.metadata.continue_.filter(|next| !next.is_empty()) {
@@ -85,14 +127,8 @@ impl Comparison {
                 None => break,
             }
         }
-        for (namespace, name) in open.into_keys() {
-            asked += self.ask(namespace, name).await;
-        }
-        Ok(asked)
-    }
-
-    async fn ask(&self, namespace: String, name: String) -> usize {
-        // Whoever has left asks nobody any more.
-        usize::from(self.questions.send(Question { namespace, name }).await.is_ok())
+        compared += open.len() as u64;
+        suspects.extend(open.into_iter().map(|(at, uid)| (at, Suspect { ledger: Some(uid), cluster: None })));
+        Ok((compared, suspects))
     }
 }

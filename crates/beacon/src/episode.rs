@@ -101,6 +101,15 @@ pub enum Step {
     End(String, Source),
 }
 
+/// Whether a scope was ever listed to the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lists {
+    /// It was not: what is found was not missed.
+    First,
+    /// It was.
+    Again,
+}
+
 /// How something was heard of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
@@ -154,24 +163,9 @@ impl Known {
         self.listed.is_some()
     }
 
-    /// How many episodes are going on.
-    pub fn len(&self) -> usize {
-        self.open.len()
-    }
-
-    /// Whether none is.
-    pub fn is_empty(&self) -> bool {
-        self.open.is_empty()
-    }
-
-    /// The UID of the episode that is going on under a name.
-    pub fn uid(&self, namespace: &str, name: &str) -> Option<&str> {
-        self.open.get(&key(namespace, name)).map(|open| &*open.uid)
-    }
-
     /// A list begins; one that was under way did not come to its end, and says nothing about what is absent from it.
-    pub fn list_begins(&mut self, first: bool) {
-        self.listed = Some(Listed { first, ..Listed::default() });
+    pub fn list_begins(&mut self, lists: Lists) {
+        self.listed = Some(Listed { first: lists == Lists::First, ..Listed::default() });
     }
 
     /// A list has come to its end: what it does not have is gone.
@@ -204,7 +198,11 @@ impl Known {
             && *open.uid != *object.uid
         {
             steps.push(Step::End(open.uid.clone().into(), found));
+            let gone = self.hasher.hash_one(&*open.uid);
             self.open.remove(&at);
+            if heard == Heard::Question {
+                self.asked.insert(gone, u64::MAX);
+            }
         }
         let Some(snapshot) = snapshot(object, rule, allowed) else {
             if let Some(open) = self.open.remove(&at) {
@@ -222,6 +220,8 @@ impl Known {
         let was_plain = self.plain.remove(&uid);
         let told = self.hasher.hash_one(snapshot.told());
         match self.open.get_mut(&at) {
+            // Whoever asks knows that the ledger has it otherwise.
+            Some(open) if open.told == told && heard == Heard::Question => steps.push(Step::Begin(snapshot, found)),
             Some(open) if open.told == told => {}
             Some(open) => {
                 open.told = told;
@@ -263,9 +263,14 @@ impl Known {
     /// Whether a watch tells of an object as it was before somebody asked about it.
     fn is_behind(&mut self, uid: u64, version: &str, heard: Heard) -> bool {
         let version = version.parse().unwrap_or(u64::MAX - 1);
-        if heard == Heard::Question {
-            self.asked.insert(uid, version);
-            return false;
+        match heard {
+            Heard::Question => {
+                self.asked.insert(uid, version);
+                return false;
+            }
+            // It is of its own time, and ends what was asked before.
+            Heard::List => return false,
+            Heard::Watch => {}
         }
         match self.asked.get(&uid) {
             Some(asked) if version < *asked => true,

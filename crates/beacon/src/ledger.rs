@@ -3,12 +3,13 @@
 //! An episode's beginning and end go into one transaction with the event that tells of it, so that neither is there without
 //! the other, whenever the process dies.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
+use kube::api::ApiResource;
 use rusqlite::{Connection, OptionalExtension, Row};
 use uuid::Uuid;
-use watchfire_delivery::outbox::{self, Repeat, SinkId};
+use watchfire_delivery::outbox::{self, Order, Repeat, SinkId};
 use watchfire_delivery::store::{Error, Module, Tx};
 
 use crate::episode::{Snapshot, Source, Step};
@@ -45,39 +46,77 @@ pub struct Book {
     pub envelope: Envelope,
     /// Where events go.
     pub sink: SinkId,
-    /// All events keep one order.
-    pub one_order: bool,
+    /// What keeps its order.
+    pub order: Order,
 }
 
-/// What a step came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Noted {
-    /// Whether it changed anything: what is noted already is not noted again.
-    pub news: bool,
+impl ScopeKey {
+    /// A kind as the cluster has it, in a namespace or in all of them.
+    pub fn of(resource: &ApiResource, namespace: Option<&str>) -> Self {
+        Self {
+            group: resource.group.clone(),
+            resource: resource.plural.clone(),
+            namespace: namespace.unwrap_or_default().to_owned(),
+            kind: resource.kind.clone(),
+        }
+    }
+}
+
+/// Finds a scope, and whether it was ever listed to the end.
+pub fn find(connection: &Connection, key: &ScopeKey) -> Result<Option<(ScopeId, bool)>, Error> {
+    let ScopeKey { group, resource, namespace, .. } = key;
+    let sql = "SELECT id, listed FROM scopes WHERE api_group = ?1 AND resource = ?2 AND namespace = ?3";
+    let found = |row: &Row<'_>| Ok((ScopeId(row.get(0)?), row.get(1)?));
+    Ok(connection.prepare_cached(sql)?.query_row((group, resource, namespace), found).optional()?)
 }
 
 /// Makes a scope known; returns it, and whether it was ever listed to the end.
 pub fn scope(connection: &Connection, key: &ScopeKey) -> Result<(ScopeId, bool), Error> {
-    let ScopeKey { group, resource, namespace, kind } = key;
-    let find = || {
-        let sql = "SELECT id, listed FROM scopes WHERE api_group = ?1 AND resource = ?2 AND namespace = ?3";
-        let found = |row: &Row<'_>| Ok((ScopeId(row.get(0)?), row.get(1)?));
-        connection.prepare_cached(sql)?.query_row((group, resource, namespace), found).optional()
-    };
-    if let Some(found) = find()? {
+    if let Some(found) = find(connection, key)? {
         return Ok(found);
     }
+    let ScopeKey { group, resource, namespace, kind } = key;
     let sql = "INSERT INTO scopes (api_group, resource, namespace, kind) VALUES (?1, ?2, ?3, ?4)";
     connection.execute(sql, (group, resource, namespace, kind))?;
-    find()?.ok_or(Error::Sqlite(rusqlite::Error::QueryReturnedNoRows))
+    find(connection, key)?.ok_or(Error::Sqlite(rusqlite::Error::QueryReturnedNoRows))
 }
 
-/// Notes that a scope was listed to the end.
-pub fn listed(connection: &Connection, scope: ScopeId, at: Timestamp) -> Result<(), Error> {
-    connection.prepare_cached("UPDATE scopes SET listed = 1 WHERE id = ?1 AND listed = 0")?.execute([scope.0])?;
-    let sql = "UPDATE episodes SET last_reconciled = ?2 WHERE scope = ?1 AND state = 'exists'";
+/// Takes over the open episodes of a kind that were noted for other namespaces than are configured now: of all of them, or of
+/// one. An object stays the same one by whatever scope it is found.
+pub fn adopt(connection: &Connection, scope: ScopeId, key: &ScopeKey) -> Result<usize, Error> {
+    let ScopeKey { group, resource, namespace, .. } = key;
+    let sql = "
+        UPDATE episodes SET scope = ?1, episode = 1 + coalesce(
+            (SELECT max(o.episode) FROM episodes o WHERE o.scope = ?1 AND o.uid = episodes.uid), 0)
+        WHERE state = 'exists' AND (?4 = '' OR namespace = ?4) AND scope IN (
+            SELECT id FROM scopes WHERE api_group = ?2 AND resource = ?3 AND id != ?1 AND (?4 = '' OR namespace = ''))
+        AND NOT EXISTS (SELECT 1 FROM episodes o WHERE o.scope = ?1 AND o.uid = episodes.uid AND o.state = 'exists')";
+    Ok(connection.prepare_cached(sql)?.execute((scope.0, group, resource, namespace))?)
+}
+
+/// The scopes with open episodes, as kind, group and namespace.
+pub fn open_scopes(connection: &Connection) -> Result<Vec<(String, String, String)>, Error> {
+    let sql = "
+        SELECT kind, api_group, namespace FROM scopes s
+        WHERE EXISTS (SELECT 1 FROM episodes o WHERE o.scope = s.id AND o.state = 'exists')";
+    let mut statement = connection.prepare(sql)?;
+    let found = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    Ok(found.collect::<Result<_, _>>()?)
+}
+
+/// Notes that a scope was compared with a whole list.
+pub fn compared(connection: &Connection, scope: ScopeId, at: Timestamp) -> Result<(), Error> {
+    let sql = "UPDATE scopes SET listed = 1, last_reconciled = ?2 WHERE id = ?1";
     connection.prepare_cached(sql)?.execute((scope.0, at.as_millisecond()))?;
     Ok(())
+}
+
+/// The episodes of a scope that are going on, by namespace and name, with the UIDs of their objects.
+pub fn open_uids(connection: &Connection, scope: ScopeId) -> Result<HashMap<(String, String), String>, Error> {
+    let sql = "SELECT namespace, name, uid FROM episodes WHERE scope = ?1 AND state = 'exists'";
+    let mut statement = connection.prepare_cached(sql)?;
+    let found = statement.query_map([scope.0], |row| Ok(((row.get(0)?, row.get(1)?), row.get(2)?)))?;
+    Ok(found.collect::<Result<_, _>>()?)
 }
 
 /// The episodes of a scope that are going on.
@@ -107,14 +146,14 @@ fn snapshot(row: &Row<'_>) -> rusqlite::Result<Snapshot> {
 }
 
 impl Book {
-    /// Notes one step, with the event that tells of it.
-    pub fn note(&self, tx: &Tx<'_>, step: &Step, now: Timestamp) -> Result<Noted, Error> {
-        let news = match step {
-            Step::Begin(snapshot, source) => self.begin(tx, snapshot, *source, now)?,
-            Step::Change(snapshot) => change(tx, self.id, snapshot)?,
-            Step::End(uid, source) => self.end(tx, uid, *source, now)?,
-        };
-        Ok(Noted { news })
+    /// Notes one step, with the event that tells of it. Returns whether it changed anything: what is noted already is not
+    /// noted again.
+    pub fn note(&self, tx: &Tx<'_>, step: &Step, now: Timestamp) -> Result<bool, Error> {
+        match step {
+            Step::Begin(snapshot, source) => self.begin(tx, snapshot, *source, now),
+            Step::Change(snapshot) => change(tx, self.id, snapshot),
+            Step::End(uid, source) => self.end(tx, uid, *source, now),
+        }
     }
 
     fn begin(&self, tx: &Tx<'_>, snapshot: &Snapshot, source: Source, now: Timestamp) -> Result<bool, Error> {
@@ -143,7 +182,8 @@ impl Book {
             resource_version
         ];
         if tx.prepare_cached(sql)?.execute(parameters)? == 0 {
-            return change(tx, self.id, snapshot);
+            change(tx, self.id, snapshot)?;
+            return Ok(false);
         }
         self.append(tx, What::Created, &id, snapshot, now)?;
         Ok(true)
@@ -168,15 +208,19 @@ impl Book {
     }
 
     fn append(&self, tx: &Tx<'_>, what: What, id: &str, snapshot: &Snapshot, now: Timestamp) -> Result<(), Error> {
-        let ScopeKey { group, resource, kind, .. } = &self.key;
-        // Not by the UID: what takes the place of another is announced behind it.
-        let order = if self.one_order {
-            "*".to_owned()
-        } else {
-            format!("{resource}.{group}/{}/{}", snapshot.namespace, snapshot.name)
+        let event = self.envelope.event(what, id, &self.key.kind, snapshot, now);
+        let (source, order) = (event.attributes().source.clone(), self.order.key_of(&event));
+        outbox::append(tx, &event.in_order_of(order), &[self.sink], Repeat::Ignore, now)?;
+        let column = match what {
+            What::Created => "created_event",
+            What::Deleted => "deleted_event",
         };
-        let event = self.envelope.event(what, id, kind, snapshot, now, &order);
-        outbox::append(tx, &event, &[self.sink], Repeat::Ignore, now).map(drop)
+        let sql = format!(
+            "UPDATE episodes SET {column} = (SELECT seq FROM events WHERE source = ?2 AND id = ?1 || '.{}') WHERE id = ?1",
+            what.as_str()
+        );
+        tx.prepare_cached(&sql)?.execute((id, source))?;
+        Ok(())
     }
 }
 
@@ -186,8 +230,7 @@ fn change(connection: &Connection, scope: ScopeId, snapshot: &Snapshot) -> Resul
         WHERE scope = ?1 AND uid = ?2 AND state = 'exists'";
     let Snapshot { uid, value, labels, annotations, resource_version, .. } = snapshot;
     let parameters = (scope.0, uid, value, json(labels), json(annotations), resource_version);
-    connection.prepare_cached(sql)?.execute(parameters)?;
-    Ok(false)
+    Ok(connection.prepare_cached(sql)?.execute(parameters)? > 0)
 }
 
 fn json(map: &BTreeMap<String, String>) -> String {
@@ -195,13 +238,14 @@ fn json(map: &BTreeMap<String, String>) -> String {
     serde_json::to_string(map).unwrap_or_default()
 }
 
-/// Removes episodes that were over, and told, before a time; returns how many.
+/// Removes episodes that were over before a time, and of which nothing waits or is a dead letter; returns how many.
 pub fn prune(connection: &Connection, before: Timestamp, limit: u32) -> Result<usize, Error> {
     let sql = "
         DELETE FROM episodes WHERE seq IN (
             SELECT o.seq FROM episodes o
-            WHERE o.state = 'deleted' AND o.deleted_at < ?1
-                AND o.created_sent_at IS NOT NULL AND o.deleted_sent_at IS NOT NULL
+            WHERE o.state = 'deleted' AND o.deleted_at < ?1 AND NOT EXISTS (
+                SELECT 1 FROM deliveries d
+                WHERE d.event IN (o.created_event, o.deleted_event) AND d.state IN ('pending', 'dead'))
             ORDER BY o.deleted_at LIMIT ?2)";
     Ok(connection.prepare_cached(sql)?.execute((before.as_millisecond(), limit))?)
 }

@@ -1,4 +1,5 @@
--- What is watched: a kind in a namespace, or in all of them (''). `listed` says whether it was ever listed to the end.
+-- What is watched: a kind in a namespace, or in all of them (''). `listed` says whether it was ever listed to the end, and
+-- `last_reconciled` when it was last compared with a whole list.
 CREATE TABLE scopes (
     id        INTEGER PRIMARY KEY,
     api_group TEXT NOT NULL,
@@ -6,6 +7,7 @@ CREATE TABLE scopes (
     namespace TEXT NOT NULL,
     kind      TEXT NOT NULL,
     listed    INTEGER NOT NULL DEFAULT 0,
+    last_reconciled INTEGER,
     UNIQUE (api_group, resource, namespace)
 ) STRICT;
 
@@ -23,10 +25,11 @@ CREATE TABLE episodes (
     detection_source TEXT NOT NULL,
     created_at       INTEGER NOT NULL,
     deleted_at       INTEGER,
-    last_reconciled  INTEGER,
     labels           TEXT NOT NULL,
     annotations      TEXT NOT NULL,
     resource_version TEXT NOT NULL,
+    created_event    INTEGER,
+    deleted_event    INTEGER,
     created_sent_at  INTEGER,
     deleted_sent_at  INTEGER,
     UNIQUE (scope, uid, episode)
@@ -58,16 +61,22 @@ SELECT
     o.detection_source AS detection_source,
     strftime('%Y-%m-%dT%H:%M:%SZ', o.created_at / 1000, 'unixepoch') AS created_at,
     strftime('%Y-%m-%dT%H:%M:%SZ', o.deleted_at / 1000, 'unixepoch') AS deleted_at,
-    strftime('%Y-%m-%dT%H:%M:%SZ', o.last_reconciled / 1000, 'unixepoch') AS last_reconciled,
+    strftime('%Y-%m-%dT%H:%M:%SZ', s.last_reconciled / 1000, 'unixepoch') AS last_reconciled,
     o.created_sent_at IS NOT NULL AS notified_created,
     o.deleted_sent_at IS NOT NULL AS notified_deleted,
-    EXISTS (
-        SELECT 1 FROM events e JOIN deliveries d ON d.event = e.seq
-        WHERE e.id IN (o.id || '.created', o.id || '.deleted') AND d.state = 'dead'
-    ) AS notification_failed,
+    coalesce(max(d.state = 'dead'), 0) AS notification_failed,
+    coalesce(max(CASE WHEN d.state = 'dead' AND d.reason LIKE '%status ___' THEN substr(d.reason, -3) END), 0) + 0
+        AS notification_failed_code,
     strftime('%Y-%m-%dT%H:%M:%SZ', o.created_sent_at / 1000, 'unixepoch') AS created_notification_sent_at,
     strftime('%Y-%m-%dT%H:%M:%SZ', o.deleted_sent_at / 1000, 'unixepoch') AS deleted_notification_sent_at,
+    coalesce(sum(d.attempts), 0) AS notification_attempts,
+    strftime('%Y-%m-%dT%H:%M:%SZ', max(CASE WHEN d.attempts > 0 THEN d.changed END) / 1000, 'unixepoch')
+        AS last_notification_attempt,
     o.labels AS labels,
     o.annotations AS annotations,
-    o.resource_version AS resource_version
-FROM episodes o JOIN scopes s ON s.id = o.scope;
+    o.resource_version AS resource_version,
+    '' AS full_metadata
+FROM episodes o
+JOIN scopes s ON s.id = o.scope
+LEFT JOIN deliveries d ON d.event IN (o.created_event, o.deleted_event)
+GROUP BY o.seq;

@@ -6,10 +6,14 @@
 
 pub mod config;
 mod drift;
+mod endpoint;
 pub mod episode;
 pub mod ledger;
+pub mod metrics;
 mod notice;
 pub mod service;
+pub mod storage;
+pub mod verify;
 mod watch;
 
 pub use config::BeaconConfig;

@@ -64,16 +64,8 @@ struct Metadata<'a> {
 }
 
 impl Envelope {
-    /// The event about an episode, by the id that the ledger has for it. `order` is shared by what has to arrive in order.
-    pub(crate) fn event(
-        &self,
-        what: What,
-        id: &str,
-        kind: &str,
-        snapshot: &Snapshot,
-        at: Timestamp,
-        order: &str,
-    ) -> CloudEvent {
+    /// The event about an episode, by the id that the ledger has for it.
+    pub(crate) fn event(&self, what: What, id: &str, kind: &str, snapshot: &Snapshot, at: Timestamp) -> CloudEvent {
         let Snapshot { namespace, name, uid, value, annotations, labels, resource_version } = snapshot;
         let data = Data {
             resource: Resource { uid, kind, name, namespace, annotation_value: value },
@@ -89,7 +81,7 @@ impl Envelope {
             time: Some(at),
             extensions: Vec::new(),
         };
-        CloudEvent::new(attributes, data).in_order_of(order)
+        CloudEvent::new(attributes, data)
     }
 }
 
@@ -119,7 +111,7 @@ mod tests {
                 resource_version: text(&metadata["resourceVersion"]),
             };
             let at = text(&theirs["time"]).parse().unwrap();
-            let event = envelope.event(what, theirs["id"].as_str().unwrap(), "ConfigMap", &snapshot, at, "o");
+            let event = envelope.event(what, theirs["id"].as_str().unwrap(), "ConfigMap", &snapshot, at);
             let mut ours: Value = serde_json::from_slice(event.body()).unwrap();
             assert_eq!(ours["id"], format!("{}.{}", text(&theirs["id"]), what.as_str()));
             ours["id"] = theirs["id"].clone();
@@ -139,7 +131,7 @@ mod tests {
             labels: BTreeMap::new(),
             resource_version: String::new(),
         };
-        let event = envelope.event(What::Created, "i", "Node", &snapshot, Timestamp::UNIX_EPOCH, "o");
+        let event = envelope.event(What::Created, "i", "Node", &snapshot, Timestamp::UNIX_EPOCH);
         let body: Value = serde_json::from_slice(event.body()).unwrap();
         assert_eq!(body["data"]["metadata"], serde_json::json!({}));
         assert_eq!((&body["source"], &body["id"]), (&"/beacon//Node".into(), &"i.created".into()));

@@ -5,21 +5,25 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::Client;
-use tokio::time::interval;
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
-use watchfire_delivery::metrics::Metrics;
-use watchfire_delivery::outbox;
+use tracing::warn;
+use watchfire_delivery::metrics::Metrics as DeliveryMetrics;
+use watchfire_delivery::outbox::{self, Order};
 use watchfire_delivery::retention::Retention as OutboxRetention;
 use watchfire_delivery::sink::{self, http::Http};
-use watchfire_delivery::store::{self, Store};
+use watchfire_delivery::store::{self, Damaged, Store};
 use watchfire_delivery::worker::{Queue, Worker};
-use watchfire_runtime::clock;
 use watchfire_runtime::health::Health;
 use watchfire_runtime::tasks::{Stage, Tasks};
+use watchfire_runtime::{chain, clock};
 
-use crate::config::{BeaconConfig, Retention};
+use crate::config::{BeaconConfig, Retention, Storage};
+use crate::endpoint::Endpoint;
 use crate::ledger;
+use crate::metrics::Metrics;
+use crate::storage::Monitor;
 use crate::watch::{Common, Watch};
 
 /// The name of the one sink, in the outbox, in metrics and in readiness.
@@ -45,21 +49,37 @@ pub struct Beacon {
     watches: Vec<Watch>,
     worker: Worker,
     retention: Option<Retention>,
+    monitor: Monitor,
+    metrics: Metrics,
 }
 
 impl Beacon {
     /// Opens the ledger; asks neither cluster nor endpoint yet.
-    pub async fn open(config: BeaconConfig, client: Client, metrics: &Metrics, health: &Health) -> Result<Self, Error> {
-        let options = store::Options { metrics: metrics.store.clone(), ..store::Options::default() };
-        let path = config.store;
+    pub async fn open(
+        config: BeaconConfig,
+        client: Client,
+        (metrics, delivery): (&Metrics, &DeliveryMetrics),
+        health: &Health,
+    ) -> Result<Self, Error> {
+        // An empty ledger would announce everything again, and never what is gone.
+        let damaged = Damaged::Refuse;
+        let options = store::Options { metrics: delivery.store.clone(), damaged, ..store::Options::default() };
+        let Storage { ledger: path, volume, every, thresholds } = config.storage;
         let opened =
             tokio::task::spawn_blocking(move || Store::open(&path, &[outbox::MODULE, ledger::MODULE], options));
         let store = opened.await.map_err(|_| store::Error::Closed)??;
         let sink = store.write(|tx| outbox::register(tx, SINK)).await?;
-        let http = Http::new(config.endpoint)?;
+        let endpoint = Endpoint::new(Arc::new(Http::new(config.endpoint)?), metrics.clone());
         let queue = Queue { name: SINK.to_owned(), id: sink, store: store.clone() };
-        let one_order = config.worker.lanes.get() == 1;
-        let worker = Worker::new(queue, Arc::new(http), config.worker, metrics.sink(SINK), health);
+        let order = if config.worker.lanes.get() == 1 { Order::All } else { Order::Subject };
+        store.write(move |tx| outbox::reorder(tx, sink, order)).await?;
+        for (kind, group, namespace) in store.read(ledger::open_scopes).await? {
+            if !config.entries.iter().any(|entry| entry.covers(&kind, &group, &namespace)) {
+                warn!(kind, group, namespace, "no longer watched: what was announced of it stays as it is");
+            }
+        }
+        let worker = Worker::new(queue, Arc::new(endpoint), config.worker, delivery.sink(SINK), health);
+        let (intake, open) = watch::channel(true);
         let common = Common {
             client,
             store: store.clone(),
@@ -67,8 +87,11 @@ impl Beacon {
             rule: config.rule,
             allowed: config.allowed,
             envelope: config.envelope,
-            one_order,
+            order,
             reconciliation: config.reconciliation,
+            on_startup: config.on_startup,
+            intake: open,
+            metrics: metrics.clone(),
             health: health.clone(),
         };
         let mut watches = Vec::new();
@@ -80,7 +103,10 @@ impl Beacon {
                 ),
             }
         }
-        Ok(Self { store, watches, worker, retention: config.retention })
+        let (store_of, metrics) = (store.clone(), metrics.clone());
+        let state = health.dependency("storage");
+        let monitor = Monitor { volume, store: store_of, every, thresholds, metrics: metrics.clone(), state, intake };
+        Ok(Self { store, watches, worker, retention: config.retention, monitor, metrics })
     }
 
     /// Makes it tasks of this process.
@@ -88,12 +114,15 @@ impl Beacon {
         for watch in self.watches {
             tasks.essential("watch", watch.run(tasks.token()));
         }
+        tasks.essential_at(Stage::Workers, "storage", self.monitor.run(tasks.stage_token(Stage::Workers)));
         tasks.essential_at(Stage::Workers, "delivery", self.worker.run(tasks.stage_token(Stage::Workers)));
         if let Some(retention) = self.retention {
-            let store = self.store.clone();
+            let (store, metrics) = (self.store.clone(), self.metrics);
             let of_outbox = OutboxRetention::new(store.clone(), retention.keep, retention.every);
             tasks.auxiliary_at(Stage::Workers, "retention", move |token| of_outbox.clone().run(token));
-            tasks.auxiliary_at(Stage::Workers, "ledger-retention", move |token| clean(store.clone(), retention, token));
+            tasks.auxiliary_at(Stage::Workers, "ledger-retention", move |token| {
+                clean(store.clone(), retention, metrics.clone(), token)
+            });
         }
         let (store, stop) = (self.store, tasks.stage_token(Stage::Outbox));
         tasks.essential_at(Stage::Outbox, "ledger", async move {
@@ -107,23 +136,34 @@ impl Beacon {
 /// Removes what is over, and was told, for long enough.
 async fn clean(
     store: Store,
-    Retention { every, keep }: Retention,
+    retention: Retention,
+    metrics: Metrics,
     token: CancellationToken,
 ) -> Result<(), store::Error> {
-    let mut ticks = interval(every);
+    let mut ticks = interval(retention.every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while token.run_until_cancelled(ticks.tick()).await.is_some() {
-        let before = clock::now().checked_sub(keep).unwrap_or(Timestamp::MIN);
-        loop {
-            match store.write(move |tx| ledger::prune(tx, before, STEP)).await {
-                Ok(0) => break,
-                Ok(episodes) => debug!(episodes, "ledger cleaned"),
-                Err(store::Error::Closed) => return Err(store::Error::Closed),
-                Err(error) => {
-                    warn!(%error, hint = error.hint(), "ledger not cleaned");
-                    break;
+        let before = clock::now().checked_sub(retention.keep).unwrap_or(Timestamp::MIN);
+        let begun = Instant::now();
+        let cleaned = async {
+            let mut episodes = 0;
+            while !token.is_cancelled() {
+                match store.write(move |tx| ledger::prune(tx, before, STEP)).await? {
+                    0 => return Ok(episodes),
+                    removed => episodes += removed as u64,
                 }
             }
-        }
+            Ok(episodes)
+        };
+        let cleaned = match cleaned.await {
+            Ok(episodes) => Some(episodes),
+            Err(store::Error::Closed) => return Err(store::Error::Closed),
+            Err(error) => {
+                warn!(error = chain(&error), hint = error.hint(), "ledger not cleaned");
+                None
+            }
+        };
+        metrics.cleaned(cleaned, begun.elapsed());
     }
     Ok(())
 }

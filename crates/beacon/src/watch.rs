@@ -13,16 +13,15 @@ use std::time::Duration;
 use futures_util::future::join;
 use futures_util::{FutureExt, StreamExt};
 use kube::Client;
-use kube::api::{Api, ApiResource, DynamicObject, PartialObjectMeta};
-use kube::core::{GroupVersionKind, ObjectMeta};
+use kube::api::{Api, ApiResource, DynamicObject, ListParams, PartialObjectMeta};
+use kube::core::{GroupVersionKind, ObjectMeta, Status};
 use kube::discovery::{Scope as Reach, pinned_kind};
-use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
-use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
-use watchfire_delivery::outbox::SinkId;
+use watchfire_delivery::outbox::{Order, SinkId};
 use watchfire_delivery::retry::Backoff;
 use watchfire_delivery::store::{self, Store};
 use watchfire_runtime::health::{Dependency, Health, Heartbeat};
@@ -30,8 +29,9 @@ use watchfire_runtime::{chain, clock};
 
 use crate::config::{Entry, Reconciliation};
 use crate::drift::Comparison;
-use crate::episode::{Allowed, Heard, Known, Object, Rule, Source, Step};
+use crate::episode::{Allowed, Heard, Known, Lists, Object, Rule, Source, Step};
 use crate::ledger::{self, Book, ScopeKey};
+use crate::metrics::Metrics;
 use crate::notice::Envelope;
 
 /// Of an object nothing else is asked for.
@@ -46,8 +46,14 @@ const CHUNK: usize = 256;
 /// Questions that may wait; whoever has more waits as well.
 const QUESTIONS: usize = 64;
 
-/// The loop beats at least this often; the longest silence is a watch in which nothing happens.
-const MAX_SILENCE: Duration = Duration::from_mins(10);
+/// The loop beats at least this often, also in a watch in which nothing happens.
+const MAX_SILENCE: Duration = Duration::from_mins(1);
+
+/// How long one question to the cluster may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A watch that failed and fails no more says nothing: it is asked about after so long.
+const QUIET: Duration = Duration::from_secs(2);
 
 /// How often the cluster, or the ledger, is asked again after an error.
 const AGAIN: Backoff =
@@ -62,8 +68,13 @@ pub(crate) struct Common {
     pub(crate) rule: Rule,
     pub(crate) allowed: Allowed,
     pub(crate) envelope: Envelope,
-    pub(crate) one_order: bool,
+    pub(crate) order: Order,
     pub(crate) reconciliation: Option<Reconciliation>,
+    /// Whether it is ready only once cluster and ledger were compared.
+    pub(crate) on_startup: bool,
+    /// Whether anything is taken in.
+    pub(crate) intake: watch::Receiver<bool>,
+    pub(crate) metrics: Metrics,
     pub(crate) health: Health,
 }
 
@@ -72,6 +83,8 @@ pub(crate) struct Common {
 pub(crate) struct Question {
     pub(crate) namespace: String,
     pub(crate) name: String,
+    /// The UID that the ledger has, if any.
+    pub(crate) uid: Option<String>,
 }
 
 /// One scope.
@@ -91,6 +104,12 @@ struct Scope<'a> {
     kind: ApiResource,
     known: Known,
     listed: bool,
+    ledger: Ledger<'a>,
+}
+
+/// The ledger as a scope writes to it.
+struct Ledger<'a> {
+    store: &'a Store,
     state: &'a Dependency,
     heartbeat: &'a Heartbeat,
     token: &'a CancellationToken,
@@ -113,43 +132,54 @@ impl Watch {
     }
 
     /// Watches until told to stop.
-    pub(crate) async fn run(self, token: CancellationToken) -> Result<(), store::Error> {
-        let Some(resource) = token.run_until_cancelled(self.discover()).await else { return Ok(()) };
-        let key = ScopeKey {
-            group: resource.group.clone(),
-            resource: resource.plural.clone(),
-            namespace: self.namespace.clone().unwrap_or_default(),
-            kind: resource.kind.clone(),
-        };
+    pub(crate) async fn run(self, token: CancellationToken) -> Result<(), Infallible> {
+        self.watch(token).await;
+        Ok(())
+    }
+
+    async fn watch(self, token: CancellationToken) {
+        let Some(resource) = token.run_until_cancelled(self.discover()).await else { return };
+        let key = ScopeKey::of(&resource, self.namespace.as_deref());
         let api: Api<Metadata> = match &self.namespace {
             Some(namespace) => Api::namespaced_with(self.common.client.clone(), namespace, &resource),
             None => Api::all_with(self.common.client.clone(), &resource),
         };
-        let Common { sink, envelope, one_order, store, .. } = self.common.clone();
-        let mut known = Known::default();
-        let (id, listed) = {
-            let key = key.clone();
-            store.write(move |tx| ledger::scope(tx, &key)).await?
+        let Common { sink, envelope, order, .. } = self.common.clone();
+        let begin = |tx: &store::Tx<'_>, key: &ScopeKey| {
+            let (id, listed) = ledger::scope(tx, key)?;
+            ledger::adopt(tx, id, key)?;
+            Ok((id, listed, ledger::open(tx, id)?))
         };
-        for snapshot in store.read(move |connection| ledger::open(connection, id)).await? {
+        let work = {
+            let key = key.clone();
+            move |tx: &store::Tx<'_>| begin(tx, &key)
+        };
+        let ledger =
+            Ledger { store: &self.common.store, state: &self.state, heartbeat: &self.heartbeat, token: &token };
+        let Ok((id, listed, open)) = ledger.write(work).await else { return };
+        let mut known = Known::default();
+        for snapshot in open {
             known.remember(&snapshot);
+        }
+        if !self.common.on_startup {
+            self.state.up();
         }
         let scope = Scope {
             common: &self.common,
-            book: Book { id, key, envelope, sink, one_order },
+            book: Book { id, key, envelope, sink, order },
             api,
             kind: resource,
             known,
             listed,
-            state: &self.state,
-            heartbeat: &self.heartbeat,
-            token: &token,
+            ledger,
         };
         let (sender, questions) = mpsc::channel(QUESTIONS);
         let comparison = Comparison {
             api: scope.api.clone(),
             scope: id,
             name: scope.name(),
+            kind: scope.book.key.kind.clone(),
+            metrics: self.common.metrics.clone(),
             rule: self.common.rule.clone(),
             store: self.common.store.clone(),
             questions: sender,
@@ -161,42 +191,55 @@ impl Watch {
         };
         let compared = compared.boxed();
         let (Stopped, ()) = join(scope.run(questions), compared).await;
-        Ok(())
     }
 
     /// Asks what the kind is called; one that the cluster does not serve yet is waited for.
     async fn discover(&self) -> ApiResource {
-        let Entry { group, version, kind, resource, .. } = &self.entry;
-        let gvk = GroupVersionKind::gvk(group, version, kind);
         let (mut told, mut attempt) = (String::new(), 0);
         loop {
-            self.heartbeat.beat();
-            let complaint = match pinned_kind(&self.common.client, &gvk).await {
-                Ok((found, capabilities)) => {
-                    if let Some(plural) = resource.as_ref().filter(|plural| **plural != found.plural) {
-                        format!("the cluster calls it {}, and resources has {plural}: correct it", found.plural)
-                    } else if capabilities.scope == Reach::Cluster && self.namespace.is_some() {
-                        "it has no namespaces: leave out the entry's".to_owned()
-                    } else {
-                        return found;
-                    }
-                }
+            let asking = discover(&self.common.client, &self.entry, self.namespace.as_deref());
+            let error = match self.heartbeat.during(asking).await {
+                Ok(found) => return found,
                 Err(error) => chain(&error),
             };
-            self.state.down(format!("{}: {complaint}", self.entry.name()));
-            if complaint != told {
-                warn!(
-                    kind,
-                    api_version = self.entry.api_version(),
-                    error = complaint,
-                    "the kind cannot be watched, asking again"
-                );
-                told = complaint;
+            let (kind, api_version) = (&self.entry.kind, self.entry.api_version());
+            self.state.down(format!("{kind} of {api_version}: {error}"));
+            if error != told {
+                warn!(kind, api_version, error, "the kind cannot be watched, asking again");
+                told = error;
             }
             sleep(AGAIN.delay(attempt, rand::random(), None)).await;
             attempt += 1;
         }
     }
+}
+
+/// Why a kind cannot be watched.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unwatchable {
+    #[error("ask the cluster for the kind")]
+    Unknown(#[from] kube::Error),
+    #[error("the cluster calls it {theirs}, and resources has {ours}: correct it")]
+    Plural { ours: String, theirs: String },
+    #[error("it has no namespaces: leave out those of its entry")]
+    Namespaces,
+}
+
+/// Asks what a kind is called, and whether it can be watched in a namespace.
+pub(crate) async fn discover(
+    client: &Client,
+    entry: &Entry,
+    namespace: Option<&str>,
+) -> Result<ApiResource, Unwatchable> {
+    let Entry { group, version, kind, resource, .. } = entry;
+    let (found, capabilities) = pinned_kind(client, &GroupVersionKind::gvk(group, version, kind)).await?;
+    if let Some(ours) = resource.clone().filter(|ours| *ours != found.plural) {
+        return Err(Unwatchable::Plural { ours, theirs: found.plural });
+    }
+    if capabilities.scope == Reach::Cluster && namespace.is_some() {
+        return Err(Unwatchable::Namespaces);
+    }
+    Ok(found)
 }
 
 impl Scope<'_> {
@@ -209,38 +252,73 @@ impl Scope<'_> {
 
     async fn watch(&mut self, mut questions: mpsc::Receiver<Question>) -> Result<Infallible, Stopped> {
         let config = watcher::Config { page_size: Some(PAGE), ..watcher::Config::default() };
-        let events = watcher(self.api.clone(), config).default_backoff();
-        let mut events = pin!(events.ready_chunks(CHUNK));
-        let token = self.token;
-        let mut failing = false;
+        let mut events = pin!(watcher(self.api.clone(), config).ready_chunks(CHUNK));
+        let Ledger { heartbeat, token, .. } = self.ledger;
+        // Errors since the cluster last answered.
+        let mut errors = 0;
         loop {
-            self.heartbeat.beat();
-            let mut asked = Vec::new();
+            let mut steps = Vec::new();
             tokio::select! {
+                biased;
                 () = token.cancelled() => return Err(Stopped),
-                Some(chunk) = events.next() => {
+                Some(chunk) = heartbeat.during(events.next()) => {
                     for event in chunk {
                         match event {
+                            // That a list is to begin is no answer.
+                            Ok(Event::Init) => self.begins(),
                             Ok(event) => {
-                                if std::mem::take(&mut failing) {
-                                    info!(scope = %self.name(), "the cluster answers again");
-                                    if !self.known.is_listing() && self.listed {
-                                        self.state.up();
-                                    }
-                                }
-                                self.hear(event, &mut asked).await?;
+                                self.answers(&mut errors);
+                                self.hear(event, &mut steps).await?;
                             }
-                            Err(error) => self.fails(&error, &mut failing),
+                            Err(error) => {
+                                self.fails(&error, errors);
+                                errors += 1;
+                            }
                         }
                     }
-                    self.commit(asked).await?;
+                    self.commit(steps).await?;
+                    if errors > 0 {
+                        let pause = heartbeat.during(sleep(AGAIN.delay(errors - 1, rand::random(), None)));
+                        token.run_until_cancelled(pause).await.ok_or(Stopped)?;
+                    }
                 }
                 // A list that is under way may be older than the answer.
                 Some(question) = questions.recv(), if !self.known.is_listing() => {
-                    self.ask(&question, &mut asked).await;
-                    self.commit(asked).await?;
+                    let asking = heartbeat.during(self.ask(&question));
+                    let steps = token.run_until_cancelled(asking).await.ok_or(Stopped)?;
+                    self.commit(steps).await?;
+                }
+                () = sleep(QUIET), if errors > 0 && !self.known.is_listing() => {
+                    let one = ListParams::default().limit(1);
+                    let asking = heartbeat.during(timeout(PATIENCE, self.api.list(&one)));
+                    if let Ok(Ok(_)) = token.run_until_cancelled(asking).await.ok_or(Stopped)? {
+                        self.answers(&mut errors);
+                    }
                 }
             }
+        }
+    }
+
+    fn begins(&mut self) {
+        if self.listed {
+            self.common.metrics.reconnected(&self.book.key.kind, "relist");
+        }
+        self.known.list_begins(if self.listed { Lists::Again } else { Lists::First });
+    }
+
+    fn answers(&self, errors: &mut u32) {
+        if std::mem::take(errors) > 0 {
+            info!(scope = %self.name(), "the cluster answers again");
+            self.common.metrics.reconnected(&self.book.key.kind, "error");
+            self.settled();
+        }
+    }
+
+    /// The scope is up, unless a list is still under way.
+    fn settled(&self) {
+        if self.listed && !self.known.is_listing() {
+            self.ledger.state.up();
+            self.common.metrics.connected(&self.book.key.kind, true);
         }
     }
 
@@ -250,10 +328,11 @@ impl Scope<'_> {
     }
 
     /// Says that the cluster does not answer: to readiness always, to the log once.
-    fn fails(&self, error: &watcher::Error, failing: &mut bool) {
+    fn fails(&self, error: &watcher::Error, errors: u32) {
         let error = chain(error);
-        self.state.down(format!("{error}; nothing is concluded from it, asking again"));
-        if std::mem::replace(failing, true) {
+        self.common.metrics.connected(&self.book.key.kind, false);
+        self.ledger.state.down(format!("{error}; nothing is concluded from it, asking again"));
+        if errors > 0 {
             debug!(scope = %self.name(), error, "the cluster still does not answer");
         } else {
             warn!(scope = %self.name(), error, "the cluster does not answer, asking again");
@@ -261,8 +340,11 @@ impl Scope<'_> {
     }
 
     async fn hear(&mut self, event: Event<Metadata>, steps: &mut Vec<Step>) -> Result<(), Stopped> {
+        if !matches!(event, Event::InitDone) {
+            self.common.metrics.heard(&self.book.key.kind, clock::now());
+        }
         match event {
-            Event::Init => self.known.list_begins(!self.listed),
+            Event::Init => self.begins(),
             Event::InitApply(it) => steps.extend(self.applied(it.metadata, Heard::List)),
             Event::Apply(it) => steps.extend(self.applied(it.metadata, Heard::Watch)),
             Event::Delete(it) => {
@@ -273,9 +355,9 @@ impl Scope<'_> {
                 steps.extend(self.known.list_ends());
                 self.commit(std::mem::take(steps)).await?;
                 let id = self.book.id;
-                self.note(move |tx| ledger::listed(tx, id, clock::now())).await?;
+                self.ledger.write(move |tx| ledger::compared(tx, id, clock::now())).await?;
                 self.listed = true;
-                self.state.up();
+                self.settled();
             }
         }
         Ok(())
@@ -286,29 +368,47 @@ impl Scope<'_> {
     }
 
     /// Asks for one object, and takes the answer as the last word.
-    async fn ask(&mut self, question: &Question, steps: &mut Vec<Step>) {
-        let Question { namespace, name } = question;
+    async fn ask(&mut self, question: &Question) -> Vec<Step> {
+        let Question { namespace, name, uid } = question;
         let (client, kind) = (self.common.client.clone(), &self.kind);
         let api: Api<Metadata> = match namespace.as_str() {
             "" => Api::all_with(client, kind),
             namespace => Api::namespaced_with(client, namespace, kind),
         };
-        match api.get_opt(name).await {
-            Ok(Some(found)) => steps.extend(self.applied(found.metadata, Heard::Question)),
-            Ok(None) => {
-                if let Some(uid) = self.known.uid(namespace, name).map(str::to_owned) {
-                    steps.extend(self.known.deleted(namespace, name, &uid, Heard::Question));
-                }
-            }
+        let found = match timeout(PATIENCE, api.get(name)).await {
+            Ok(Ok(found)) => Some(found),
+            // Any other 404 is about the kind, or of somebody in between.
+            Ok(Err(kube::Error::Api(status))) if is_about(&status, name) => None,
             // The next comparison asks again.
-            Err(error) => {
+            Ok(Err(error)) => {
                 warn!(scope = %self.name(), namespace, name, error = chain(&error), "an object cannot be asked for");
+                return Vec::new();
             }
+            Err(_) => {
+                warn!(scope = %self.name(), namespace, name, error = "no answer in time", "an object cannot be asked for");
+                return Vec::new();
+            }
+        };
+        let mut steps = Vec::new();
+        // The one that the ledger has is no more if none is there, or another one.
+        let gone = uid.clone().filter(|uid| found.as_ref().is_none_or(|it| it.metadata.uid.as_ref() != Some(uid)));
+        if let Some(uid) = gone {
+            let known = self.known.deleted(namespace, name, &uid, Heard::Question);
+            steps.push(known.unwrap_or(Step::End(uid, Source::Reconciliation)));
         }
+        if let Some(found) = found {
+            steps.extend(self.applied(found.metadata, Heard::Question));
+        }
+        steps
     }
 
     /// Notes the steps, in order, and in transactions of bounded size.
     async fn commit(&mut self, steps: Vec<Step>) -> Result<(), Stopped> {
+        if !steps.is_empty() {
+            let mut intake = self.common.intake.clone();
+            let open = self.ledger.heartbeat.during(intake.wait_for(|open| *open));
+            self.ledger.token.run_until_cancelled(open).await.ok_or(Stopped)?.map_err(|_| Stopped)?;
+        }
         let mut rest = steps;
         while !rest.is_empty() {
             let after = rest.split_off(rest.len().min(CHUNK));
@@ -316,10 +416,12 @@ impl Scope<'_> {
             let chunk = std::sync::Arc::new(rest);
             let steps = std::sync::Arc::clone(&chunk);
             let noted = self
-                .note(move |tx| steps.iter().map(|step| book.note(tx, step, now)).collect::<Result<Vec<_>, _>>())
+                .ledger
+                .write(move |tx| steps.iter().map(|step| book.note(tx, step, now)).collect::<Result<Vec<_>, _>>())
                 .await?;
-            for (step, noted) in chunk.iter().zip(noted) {
-                if noted.news {
+            for (step, news) in chunk.iter().zip(noted) {
+                if news {
+                    self.common.metrics.noted(&self.book.key.kind, &self.book.key.namespace, step);
                     self.tell(step);
                 }
             }
@@ -356,22 +458,21 @@ impl Scope<'_> {
             }
         }
     }
+}
 
-    /// Writes to the ledger until it takes it; nothing is forgotten meanwhile, and nothing more is taken in.
-    async fn note<T: Send + 'static>(
+impl Ledger<'_> {
+    /// Writes until the ledger takes it; nothing is forgotten meanwhile, and nothing more is taken in.
+    async fn write<T: Send + 'static>(
         &self,
         work: impl Fn(&store::Tx<'_>) -> Result<T, store::Error> + Clone + Send + 'static,
     ) -> Result<T, Stopped> {
-        let (mut failed, mut attempt) = (false, 0);
+        let mut attempt = 0;
         loop {
-            self.heartbeat.beat();
-            match self.common.store.write(work.clone()).await {
+            match self.heartbeat.during(self.store.write(work.clone())).await {
                 Ok(done) => {
-                    if failed {
-                        info!(scope = %self.name(), "the ledger can be written again");
-                        if self.listed && !self.known.is_listing() {
-                            self.state.up();
-                        }
+                    if attempt > 0 {
+                        info!("the ledger can be written again");
+                        self.state.up();
                     }
                     return Ok(done);
                 }
@@ -379,16 +480,24 @@ impl Scope<'_> {
                 Err(error) => {
                     let (reason, hint) = (chain(&error), error.hint());
                     self.state.down(format!("{reason}; {hint}"));
-                    if !std::mem::replace(&mut failed, true) {
-                        error!(scope = %self.name(), error = reason, hint, "the ledger cannot be written, nothing more is taken in until it can");
+                    if attempt == 0 {
+                        error!(
+                            error = reason,
+                            hint, "the ledger cannot be written, nothing more is taken in until it can"
+                        );
                     }
                 }
             }
-            let pause = sleep(AGAIN.delay(attempt, rand::random(), None));
+            let pause = self.heartbeat.during(sleep(AGAIN.delay(attempt, rand::random(), None)));
             self.token.run_until_cancelled(pause).await.ok_or(Stopped)?;
             attempt += 1;
         }
     }
+}
+
+/// Whether it says that there is no object of that name.
+fn is_about(status: &Status, name: &str) -> bool {
+    status.reason == "NotFound" && status.details.as_ref().is_some_and(|details| details.name == name)
 }
 
 pub(crate) fn object(metadata: ObjectMeta) -> Object {

@@ -1,24 +1,77 @@
 //! `watchfire beacon`: announces annotated objects of a cluster.
 
-use anyhow::Context;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, anyhow};
 use kube::{Client, Config};
 use tracing::{info, warn};
 use watchfire_beacon::config::App;
+use watchfire_beacon::metrics::Metrics;
+use watchfire_beacon::verify::{Finding, Findings, verify};
 use watchfire_beacon::{Beacon, BeaconConfig};
 use watchfire_delivery::metrics::Metrics as DeliveryMetrics;
 use watchfire_runtime::config::{Env, Text};
 use watchfire_runtime::health::Health;
 use watchfire_runtime::tasks::{Stage, Tasks};
 use watchfire_runtime::telemetry::{LogConfig, LogOutput, Telemetry};
-use watchfire_runtime::{Admin, AdminConfig, crypto, metrics, parse_bind_address, roots};
+use watchfire_runtime::{Admin, AdminConfig, crypto, metrics, one_line, parse_bind_address, roots};
 
-use crate::cli::BeaconArgs;
-use crate::failure::Failure;
+use crate::cli::{BeaconArgs, BeaconCli, BeaconQuestion, Format};
+use crate::failure::{Failure, say, tell};
 
 /// How long telemetry may take to send what it still holds.
 const FLUSH: std::time::Duration = std::time::Duration::from_secs(2);
 
-pub(crate) fn run(args: &BeaconArgs) -> Result<(), Failure> {
+/// Longer than the API server keeps a watch in which nothing happens; a connection that says nothing for so long is dead.
+const SILENCE: std::time::Duration = std::time::Duration::from_mins(5);
+
+pub(crate) fn run(cli: &BeaconCli) -> Result<(), Failure> {
+    match &cli.question {
+        None => run_service(&cli.serve),
+        Some(BeaconQuestion::Verify { config, output }) => verify_all(config, output.format),
+    }
+}
+
+/// Compares cluster, ledger and what was delivered.
+fn verify_all(config: &Path, format: Format) -> Result<(), Failure> {
+    let (config, _) = BeaconConfig::read(&Text::read(config)?, &Env::from_process())?;
+    crypto::install_crypto_provider();
+    let findings = tokio::runtime::Runtime::new().context("start the async runtime")?.block_on(async {
+        let found = verify(&config, &connect().await?).await;
+        found.context("look into the ledger").map_err(Failure::from)
+    })?;
+    match format {
+        Format::Text => tell(&told(&findings))?,
+        Format::Json => say(&serde_json::to_string_pretty(&findings).context("print what was found")?)?,
+    }
+    if findings.holds() { Ok(()) } else { Err(anyhow!("cluster, ledger and deliveries are not alike").into()) }
+}
+
+fn told(findings: &Findings) -> String {
+    let Findings { objects, unannounced, vanished, pending, dead, unanswered } = findings;
+    let mut text = format!("{objects} annotated objects; {pending} events wait, {dead} are dead letters");
+    for (what, found) in [("not announced", unannounced), ("announced, and gone", vanished)] {
+        for Finding { kind, namespace, name, uid } in found {
+            // Writing to a String cannot fail.
+            let _infallible = write!(text, "\n{what}: {kind} {namespace}/{name} ({uid})");
+        }
+    }
+    for scope in unanswered {
+        let _infallible = write!(text, "\nnot compared: {}", one_line(scope));
+    }
+    text
+}
+
+async fn connect() -> Result<Client, Failure> {
+    let cluster = Config::infer().await;
+    let cluster = cluster.context("find the cluster by KUBECONFIG, ~/.kube/config or the pod's ServiceAccount");
+    let mut cluster = cluster.map_err(Failure::Configuration)?;
+    cluster.read_timeout = Some(SILENCE);
+    Ok(Client::try_from(cluster).context("make the client of the API server")?)
+}
+
+fn run_service(args: &BeaconArgs) -> Result<(), Failure> {
     let env = Env::from_process();
     let (config, warnings) = BeaconConfig::read(&Text::read(&args.config)?, &env)?;
     crypto::install_crypto_provider();
@@ -49,17 +102,15 @@ async fn serve(config: BeaconConfig, args: &BeaconArgs, env: &Env, telemetry: &T
     if roots::are_built_in(env) {
         warn!("the system has no certificates of authorities, trusting those built into this program");
     }
-    let cluster = Config::infer().await;
-    let cluster = cluster.context("find the cluster by KUBECONFIG, ~/.kube/config or the pod's ServiceAccount");
-    let client =
-        Client::try_from(cluster.map_err(Failure::Configuration)?).context("make the client of the API server")?;
+    let client = connect().await?;
     let (health, mut tasks) = (Health::new(), Tasks::new());
     tasks.listen().context("start the beacon")?;
     let mut registry = metrics::registry("beacon", &config.app.version);
     tasks.register(&mut registry);
     telemetry.register(&mut registry);
-    let delivery = DeliveryMetrics::default();
+    let (delivery, own) = (DeliveryMetrics::default(), Metrics::default());
     delivery.register(&mut registry);
+    own.register(&mut registry);
     let [health_port, metrics_port] = [config.ports.health, config.ports.metrics].map(|port| format!(":{port}"));
     let ports = args.process.addresses(&health_port, &metrics_port);
     let [health_address, metrics_address] = ports.map(|(flag, text)| {
@@ -67,14 +118,16 @@ async fn serve(config: BeaconConfig, args: &BeaconArgs, env: &Env, telemetry: &T
     });
     let addresses = AdminConfig { health: health_address?, metrics: metrics_address? };
     let admin = Admin::bind(addresses, health.clone(), registry).await.context("start the admin server")?;
+    let admin = admin.at(config.ports.paths.clone());
+    let (name, ledger) = (config.app.name.clone(), config.storage.ledger.clone());
+    let beacon = Beacon::open(config, client, (&own, &delivery), &health).await.context("start the beacon")?;
     info!(
-        name = config.app.name,
-        ledger = %config.store.display(),
+        name,
+        ledger = %ledger.display(),
         health = %admin.health_addr(),
         metrics = %admin.metrics_addr(),
         "beacon started"
     );
-    let beacon = Beacon::open(config, client, &delivery, &health).await.context("start the beacon")?;
     beacon.spawn(&mut tasks);
     tasks.essential_at(Stage::Admin, "admin", admin.run(tasks.stage_token(Stage::Admin)));
     tasks.drain(health);

@@ -29,7 +29,7 @@ pub(crate) enum Command {
     /// Does the same under the name that today's HyperFleet has for it; flags without a command mean it too.
     Serve(Box<SentinelArgs>),
     /// Watches annotated objects of a cluster and announces over HTTP that they appeared and disappeared.
-    Beacon(BeaconArgs),
+    Beacon(BeaconCli),
     /// Runs several sentinels in one process.
     Run(RunArgs),
     /// Prints the configuration that `serve` would use, merged of file, environment and flags, secrets redacted.
@@ -260,11 +260,12 @@ pub(crate) struct RunArgs {
 /// What is one per process, whatever runs in it.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ProcessArgs {
-    /// Where /healthz, /readyz and the console are served [default: :8080; of SentinelConfig objects :8081]
+    /// Where /healthz, /readyz and the console are served [default: :8080; of SentinelConfig objects :8081; of a
+    /// beacon what its file says]
     #[arg(long, aliases = ["health-server-bindaddress", "health-probe-bind-address"], value_name = "ADDRESS")]
     health_bind_address: Option<String>,
     /// Where /metrics is served; the same address serves both from one listener [default: :9090; of SentinelConfig objects
-    /// :8080]
+    /// :8080; of a beacon what its file says]
     #[arg(long, alias = "metrics-server-bindaddress", value_name = "ADDRESS")]
     metrics_bind_address: Option<String>,
     /// How long what is in hand may take to finish after SIGTERM.
@@ -280,6 +281,29 @@ impl ProcessArgs {
             ("metrics-bind-address", self.metrics_bind_address.as_deref().unwrap_or(metrics)),
         ]
     }
+}
+
+/// The service, or what one asks it.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct BeaconCli {
+    #[command(subcommand)]
+    pub(crate) question: Option<BeaconQuestion>,
+    #[command(flatten)]
+    pub(crate) serve: BeaconArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BeaconQuestion {
+    /// Compares cluster, ledger and what was delivered, also while the service runs; exit status 0 only if everything in
+    /// the cluster was announced and taken. Changes nothing.
+    Verify {
+        /// The configuration file.
+        #[arg(long, short, value_name = "FILE", env = "CONFIG_PATH", default_value = "/config/config.yaml")]
+        config: PathBuf,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -360,6 +384,7 @@ pub(crate) enum SchemaOf {
     Flat,
     Hyperfleet,
     Broker,
+    Beacon,
 }
 
 #[derive(Debug, Subcommand)]

@@ -81,6 +81,7 @@ pub(crate) fn run(command: &ConfigCommand) -> Result<(), Failure> {
                 SchemaOf::Flat => schemars::schema_for!(RawConfig),
                 SchemaOf::Hyperfleet => schemars::schema_for!(RawHyperFleet),
                 SchemaOf::Broker => schemars::schema_for!(RawBrokerFile),
+                SchemaOf::Beacon => schemars::schema_for!(watchfire_beacon::config::RawConfig),
             };
             say(&serde_json::to_string_pretty(&schema).context("print the schema")?)
         }

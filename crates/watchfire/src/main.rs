@@ -32,7 +32,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Demo(args) => demo::run(&args),
         Command::Sentinel(cli) => sentinel::run(&cli),
         Command::Serve(args) => sentinel::run_one(&args),
-        Command::Beacon(args) => beacon::run(&args),
+        Command::Beacon(cli) => beacon::run(&cli),
         Command::Run(args) => sentinel::run_several(&args),
         Command::ConfigDump { files, settings } => config::dump(&files, &settings),
         Command::Config { command } => config::run(&command),

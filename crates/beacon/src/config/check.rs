@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::num::{NonZeroU32, NonZeroUsize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -11,14 +11,17 @@ use watchfire_delivery::retry::Backoff;
 use watchfire_delivery::sink::http as sink;
 use watchfire_delivery::worker;
 use watchfire_runtime::SecretSource;
+use watchfire_runtime::admin::Paths;
 use watchfire_runtime::config::{Env, Origin, Problems};
 use watchfire_runtime::duration::GoDuration;
+use watchfire_runtime::http::{Authorities, read_identity};
 use watchfire_runtime::telemetry::{LogFormat, check_level};
 
-use super::raw::{RawConfig, RawEndpoint, RawResource, RawRetry, RawWorker};
-use super::{App, BeaconConfig, Entry, Ports, Reconciliation, Retention};
+use super::raw::{RawConfig, RawEndpoint, RawHealth, RawMetrics, RawResource, RawRetry, RawStorage, RawTls, RawWorker};
+use super::{App, BeaconConfig, Entry, Ports, Reconciliation, Retention, Storage};
 use crate::episode::{Allowed, Rule};
 use crate::notice::Envelope;
+use crate::storage::Thresholds;
 
 /// More requests at a time than this are no use to any endpoint.
 const MAX_CONCURRENCY: u32 = 1_000;
@@ -51,6 +54,7 @@ pub(super) fn check(raw: RawConfig, env: &Env, problems: &mut Problems) -> Optio
     let endpoint = endpoint(raw.endpoint.clone(), concurrency, &version, env, problems);
     let worker = worker(&raw.worker, &raw.endpoint.retry, concurrency, problems);
     let reconciliation = raw.reconciliation;
+    let on_startup = reconciliation.on_startup.unwrap_or(true);
     let reconciliation = reconciliation.enabled.unwrap_or(true).then_some(Reconciliation {
         interval: positive("reconciliation.interval", reconciliation.interval, 15 * 60, problems),
         timeout: positive("reconciliation.timeout", reconciliation.timeout, 10 * 60, problems),
@@ -59,8 +63,8 @@ pub(super) fn check(raw: RawConfig, env: &Env, problems: &mut Problems) -> Optio
         every: positive("retention.cleanupInterval", raw.retention.cleanup_interval, 60 * 60, problems),
         keep: raw.retention.retention_period.unwrap_or(GoDuration::from_secs(48 * 60 * 60)).get(),
     });
-    let store = env.get("DB_PATH").map(PathBuf::from).or(raw.storage.db_path);
-    let ports = Ports { metrics: raw.metrics.port.unwrap_or(8080), health: raw.health.port.unwrap_or(8080) };
+    let storage = storage(raw.storage, env, problems);
+    let ports = ports(raw.metrics, raw.health, problems);
     Some(BeaconConfig {
         app: app?,
         entries: entries?,
@@ -70,10 +74,60 @@ pub(super) fn check(raw: RawConfig, env: &Env, problems: &mut Problems) -> Optio
         endpoint: endpoint?,
         worker,
         reconciliation,
+        on_startup,
         retention,
-        store: store.unwrap_or_else(|| "/data/events.db".into()),
+        storage,
         ports,
     })
+}
+
+fn ports(metrics: RawMetrics, health: RawHealth, problems: &mut Problems) -> Ports {
+    let given = [
+        ("health.livenessPath", health.liveness_path.unwrap_or_else(|| "/healthz".to_owned())),
+        ("health.readinessPath", health.readiness_path.unwrap_or_else(|| "/ready".to_owned())),
+        ("metrics.path", metrics.path.unwrap_or_else(|| "/metrics".to_owned())),
+    ];
+    let of_a_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '.');
+    for (at, (key, path)) in given.iter().enumerate() {
+        if path.len() < 2 || !path.starts_with('/') || !path.chars().all(of_a_path) {
+            problems.push(*key, format!("{path:?} is no path: write it like /healthz"));
+        } else if let Some((other, _)) = given.iter().take(at).find(|(_, other)| other == path) {
+            problems.push(*key, format!("{path:?} is {other} already"));
+        }
+    }
+    let [liveness, readiness, served] = given.map(|(_, path)| path);
+    // Who knows the other services looks there.
+    let usual = Some("/readyz".to_owned()).filter(|usual| ![&liveness, &readiness, &served].contains(&usual));
+    let readiness = [readiness].into_iter().chain(usual).collect();
+    let served = metrics.enabled.unwrap_or(true).then_some(served);
+    Ports {
+        metrics: metrics.port.unwrap_or(8080),
+        health: health.port.unwrap_or(8080),
+        paths: Paths { liveness, readiness, metrics: served },
+    }
+}
+
+fn storage(raw: RawStorage, env: &Env, problems: &mut Problems) -> Storage {
+    let ledger = env.get("DB_PATH").map(PathBuf::from).or(raw.db_path).unwrap_or_else(|| "/data/events.db".into());
+    let folder =
+        ledger.parent().filter(|folder| !folder.as_os_str().is_empty()).map_or_else(|| ".".into(), Path::to_owned);
+    let thresholds =
+        Thresholds { warning: raw.warning_threshold.unwrap_or(80), critical: raw.critical_threshold.unwrap_or(90) };
+    for (key, threshold) in [("warningThreshold", thresholds.warning), ("criticalThreshold", thresholds.critical)] {
+        if !(1..=100).contains(&threshold) {
+            problems.push(format!("storage.{key}"), format!("{threshold} is not from 1 to 100 percent"));
+        }
+    }
+    if thresholds.warning > thresholds.critical {
+        let Thresholds { warning, critical } = thresholds;
+        problems.push("storage.warningThreshold", format!("{warning} is above criticalThreshold, {critical}"));
+    }
+    Storage {
+        ledger,
+        volume: raw.volume_path.unwrap_or(folder),
+        every: positive("storage.monitorInterval", raw.monitor_interval, 60, problems),
+        thresholds,
+    }
 }
 
 fn app(raw: &RawConfig, problems: &mut Problems) -> Option<App> {
@@ -95,9 +149,10 @@ fn entries(raw: &[RawResource], problems: &mut Problems) -> Option<Vec<Entry>> {
         return None;
     }
     let before = problems.count();
-    let entries: Vec<_> = raw.iter().enumerate().filter_map(|(at, raw)| entry(at, raw, problems)).collect();
+    let entries: Vec<_> =
+        raw.iter().enumerate().filter_map(|(at, raw)| Some((at, entry(at, raw, problems)?))).collect();
     let mut taken: HashMap<(String, String, String), usize> = HashMap::new();
-    for (at, entry) in entries.iter().enumerate() {
+    for (at, entry) in &entries {
         let of = |namespace: &str| (entry.group.clone(), entry.kind.clone(), namespace.to_owned());
         let all = vec![String::new()];
         for namespace in entry.namespaces.as_ref().unwrap_or(&all) {
@@ -114,10 +169,10 @@ fn entries(raw: &[RawResource], problems: &mut Problems) -> Option<Vec<Entry>> {
                 );
                 break;
             }
-            taken.insert(of(namespace), at);
+            taken.insert(of(namespace), *at);
         }
     }
-    (problems.count() == before).then_some(entries)
+    (problems.count() == before).then(|| entries.into_iter().map(|(_, entry)| entry).collect())
 }
 
 fn entry(at: usize, raw: &RawResource, problems: &mut Problems) -> Option<Entry> {
@@ -205,8 +260,11 @@ fn endpoint(
             (_, Err(_)) => problems.push(origin, "has characters that a header cannot carry"),
         }
     }
+    let tls = tls(&raw.tls, problems);
     let token = env.get("ENDPOINT_AUTH_TOKEN").map(SecretSource::literal);
     let token = token.or_else(|| raw.token_file.map(SecretSource::file));
+    let signing = env.get("ENDPOINT_SIGNING_SECRET").map(SecretSource::literal);
+    let signing = signing.or_else(|| raw.signing_secret_file.map(SecretSource::file));
     let mut config = sink::Config::new(url?);
     config.method = method?;
     config.timeout = timeout;
@@ -216,7 +274,33 @@ fn endpoint(
     config.user_agent = format!("beacon/{version}");
     config.content_type = HeaderValue::from_static("application/cloudevents+json; charset=UTF-8");
     config.request_id = true;
+    config.tls = tls?;
+    config.signing = signing;
     Some(config)
+}
+
+fn tls(raw: &RawTls, problems: &mut Problems) -> Option<sink::Tls> {
+    let insecure = raw.insecure_skip_verify.unwrap_or(false);
+    if insecure {
+        problems.warn("endpoint.tls.insecureSkipVerify", "takes whoever answers for the endpoint; use caFile instead");
+    }
+    let authorities = raw.ca_file.as_deref().map_or_else(|| Ok(Authorities::default()), Authorities::read);
+    let authorities = problems.take("endpoint.tls.caFile", authorities);
+    let identity = match (&raw.cert_file, &raw.key_file) {
+        (None, None) => Some(None),
+        (Some(certificate), Some(key)) => {
+            problems.take("endpoint.tls.certFile", read_identity(certificate, key)).map(Some)
+        }
+        (Some(_), None) => {
+            problems.push("endpoint.tls.certFile", "needs keyFile beside it");
+            None
+        }
+        (None, Some(_)) => {
+            problems.push("endpoint.tls.keyFile", "needs certFile beside it");
+            None
+        }
+    };
+    Some(sink::Tls { authorities: authorities?, identity: identity?, insecure })
 }
 
 fn concurrency(raw: &RawWorker, problems: &mut Problems) -> NonZeroUsize {
@@ -253,6 +337,7 @@ fn worker(raw: &RawWorker, retry: &RawRetry, concurrency: NonZeroUsize, problems
     });
     worker::Config {
         lanes: concurrency,
+        batch: raw.batch_size.and_then(|rows| NonZeroUsize::new(rows as usize)),
         poll: positive("worker.pollInterval", raw.poll_interval, 5, problems),
         backoff: Backoff { initial, multiplier, jitter, max },
         max_attempts,

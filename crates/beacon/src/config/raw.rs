@@ -120,6 +120,9 @@ pub struct RawEndpoint {
     pub headers: BTreeMap<String, String>,
     /// A file with the bearer token, read again when it changes; `ENDPOINT_AUTH_TOKEN` takes precedence.
     pub token_file: Option<PathBuf>,
+    /// A file with one or more signing secrets of Standard Webhooks (`whsec_...`), read again when it changes;
+    /// `ENDPOINT_SIGNING_SECRET` takes precedence. Default: requests are not signed.
+    pub signing_secret_file: Option<PathBuf>,
     /// When to try again.
     pub retry: RawRetry,
     /// How the endpoint's certificate is checked.
@@ -149,7 +152,7 @@ pub struct RawRetry {
     pub max_backoff: Option<GoDuration>,
     /// How much longer each wait is than the one before. Default `2.0`.
     pub backoff_multiplier: Option<f64>,
-    /// The share of a wait that chance adds, from `0` to `1`. Default `0.1`.
+    /// The share of a wait by which chance makes it longer or shorter, from `0` to `1`. Default `0.1`.
     pub jitter: Option<f64>,
 }
 
@@ -162,6 +165,10 @@ pub struct RawTls {
     pub insecure_skip_verify: Option<bool>,
     /// Certificates in PEM form of the authorities that signed the endpoint's, in addition to those of the system.
     pub ca_file: Option<PathBuf>,
+    /// This side's certificate in PEM form, for an endpoint that asks for one; with `keyFile`.
+    pub cert_file: Option<PathBuf>,
+    /// The key of `certFile` in PEM form.
+    pub key_file: Option<PathBuf>,
 }
 
 /// `worker` as typed.
@@ -171,7 +178,7 @@ pub struct RawTls {
 pub struct RawWorker {
     /// How often the ledger is looked at without being woken by what is written to it. Default `5s`.
     pub poll_interval: Option<GoDuration>,
-    /// Events that are read from the ledger at a time. Default `10`.
+    /// Events that are read from the ledger at a time, which limits no rate. Default: as many as can be sent at a time.
     pub batch_size: Option<u32>,
     /// Requests at a time. Events of one object keep their order; with `1` all do. Default `5`.
     pub concurrency: Option<u32>,
@@ -212,7 +219,7 @@ pub struct RawRetention {
 pub struct RawStorage {
     /// The ledger's file; `DB_PATH` takes precedence. Default `/data/events.db`.
     pub db_path: Option<PathBuf>,
-    /// The volume that is watched. Default: that of the ledger.
+    /// A folder on the volume that is watched. Default: that of the ledger.
     pub volume_path: Option<PathBuf>,
     /// Default `1m`.
     pub monitor_interval: Option<GoDuration>,

@@ -30,8 +30,15 @@ fn defaults_are_those_of_the_reference() {
     assert!((backoff.multiplier - 2.0).abs() < f64::EPSILON && (backoff.jitter - 0.1).abs() < f64::EPSILON);
     assert_eq!(config.reconciliation, Some(Reconciliation { interval: seconds(900), timeout: seconds(600) }));
     assert_eq!(config.retention, Some(Retention { every: seconds(3600), keep: seconds(48 * 3600) }));
-    assert_eq!(config.store, PathBuf::from("/data/events.db"));
-    assert_eq!(config.ports, Ports { metrics: 8080, health: 8080 });
+    let thresholds = Thresholds { warning: 80, critical: 90 };
+    let (ledger, volume) = ("/data/events.db".into(), "/data".into());
+    assert_eq!(config.storage, Storage { ledger, volume, every: seconds(60), thresholds });
+    assert_eq!((config.ports.metrics, config.ports.health), (8080, 8080));
+    let Paths { liveness, readiness, metrics } = config.ports.paths;
+    assert_eq!(
+        (liveness.as_str(), readiness[0].as_str(), metrics.as_deref()),
+        ("/healthz", "/ready", Some("/metrics"))
+    );
 }
 
 #[test]
@@ -51,7 +58,7 @@ fn setting_one_key_of_a_section_never_flips_another() {
 fn the_environment_takes_precedence() {
     let env = [("ENDPOINT_URL", "http://other/x"), ("DB_PATH", "/tmp/x.db"), ("ENDPOINT_AUTH_TOKEN", "hunter2")];
     let config = read(LEAST, &env).unwrap();
-    assert_eq!((config.endpoint.url.as_str(), config.store), ("http://other/x", PathBuf::from("/tmp/x.db")));
+    assert_eq!((config.endpoint.url.as_str(), config.storage.ledger), ("http://other/x", PathBuf::from("/tmp/x.db")));
     assert!(!format!("{:?}", config.endpoint).contains("hunter2"));
     assert!(config.endpoint.token.is_some());
     assert!(read("resources: [{apiVersion: v1, kind: Pod}]\n", &env).is_ok(), "it may be the only one that says where");
@@ -79,6 +86,9 @@ annotation: {key: \"no name\", values: []}
 worker: {concurrency: 0, batchSize: 0, pollInterval: -5s}
 surprise: true
 app: {logLevel: loud}
+storage: {warningThreshold: 95, criticalThreshold: 101}
+health: {livenessPath: healthz, readinessPath: /x}
+metrics: {path: /x}
 ";
     let told = read(wrong, &[]).unwrap_err();
     let text = told.join("\n");
@@ -101,6 +111,9 @@ app: {logLevel: loud}
         "worker.pollInterval: ",
         "surprise: unknown key",
         "app.logLevel: ",
+        "health.livenessPath: \"healthz\" is no path",
+        "metrics.path: \"/x\" is health.readinessPath already",
+        "storage.criticalThreshold: 101 is not from 1 to 100",
     ] {
         assert!(text.contains(part), "{part:?} is not in:\n{text}");
     }

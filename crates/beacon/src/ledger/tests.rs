@@ -17,7 +17,7 @@ async fn scene() -> Scene {
     let named = key.clone();
     let (id, sink) =
         store.write(move |tx| Ok((scope(tx, &named)?.0, outbox::register(tx, "endpoint")?))).await.unwrap();
-    Scene { _folder: folder, store, book: Book { id, key, envelope, sink, one_order: false } }
+    Scene { _folder: folder, store, book: Book { id, key, envelope, sink, order: Order::Subject } }
 }
 
 fn pod(uid: &str, value: &str) -> Snapshot {
@@ -35,7 +35,7 @@ fn pod(uid: &str, value: &str) -> Snapshot {
 impl Scene {
     async fn note(&self, step: Step) -> bool {
         let book = self.book.clone();
-        self.store.write(move |tx| book.note(tx, &step, Timestamp::UNIX_EPOCH)).await.unwrap().news
+        self.store.write(move |tx| book.note(tx, &step, Timestamp::UNIX_EPOCH)).await.unwrap()
     }
 
     /// The events in the outbox, in order, as `type value`.
@@ -112,7 +112,7 @@ async fn a_scope_is_known_again_and_whether_it_was_listed() {
     let (key, id) = (scene.book.key.clone(), scene.book.id);
     let named = key.clone();
     assert_eq!(scene.store.write(move |tx| scope(tx, &named)).await.unwrap(), (id, false));
-    scene.store.write(move |tx| listed(tx, id, Timestamp::UNIX_EPOCH)).await.unwrap();
+    scene.store.write(move |tx| compared(tx, id, Timestamp::UNIX_EPOCH)).await.unwrap();
     let named = key.clone();
     assert_eq!(scene.store.write(move |tx| scope(tx, &named)).await.unwrap(), (id, true));
     let other = ScopeKey { namespace: "ns".into(), ..key };

@@ -1,19 +1,20 @@
 //! A beacon process under exactly its rights, on a real API server, with a real receiver.
 
+mod odd;
+
 use std::collections::{BTreeMap, HashSet};
-use std::time::Duration;
+use std::path::Path;
 
 use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use watchfire_testkit::kubernetes::{Account, Namespace, rule};
-use watchfire_testkit::{Answer, Receiver, cluster, eventually};
+use watchfire_delivery::store::open_beside;
+use watchfire_testkit::kubernetes::{Account, Cluster, Namespace, rule};
+use watchfire_testkit::{Answer, Mode, Proxy, Receiver, cluster, eventually};
 
-use crate::support::{DEADLINE, Process, command, get};
-
-/// Long enough for what would come by mistake.
-const QUIET: Duration = Duration::from_secs(1);
+use crate::support::{DEADLINE, Process, command, get, run, text};
 
 const KEY: &str = "bakerapps.net/maas";
 
@@ -27,11 +28,15 @@ struct Stage {
 
 impl Stage {
     async fn set(test: &str) -> Option<Self> {
-        let namespace = cluster(test).await?.namespace().await;
         let rights = vec![rule("", &["configmaps"], &["get", "list", "watch"])];
+        Some(Self::on(&cluster(test).await?, rights).await)
+    }
+
+    async fn on(cluster: &Cluster, rights: Vec<PolicyRule>) -> Self {
+        let namespace = cluster.namespace().await;
         let account = namespace.service_account("beacon", rights).await;
         let (receiver, folder) = (Receiver::start().await, tempfile::tempdir().unwrap());
-        Some(Self { namespace, account, receiver, folder })
+        Self { namespace, account, receiver, folder }
     }
 
     /// Starts a beacon, and waits until it has compared cluster and ledger.
@@ -42,26 +47,69 @@ impl Stage {
     }
 
     async fn begin(&self) -> Beacon {
+        self.begin_over(&self.account.kubeconfig(), "").await
+    }
+
+    /// With that kubeconfig, and more lines for the end of its file, which is about the endpoint.
+    async fn begin_over(&self, kubeconfig: &Path, more: &str) -> Beacon {
+        let entry = format!("  - {{apiVersion: v1, kind: ConfigMap, namespaces: [{}]}}\n", self.namespace.name());
+        self.begin_with(kubeconfig, &entry, more).await
+    }
+
+    /// With more about its storage.
+    async fn begin_stored(&self, storage: &str) -> Beacon {
+        Beacon::started(self.process_stored(&self.account.kubeconfig(), "", "", storage)).await
+    }
+
+    async fn begin_with(&self, kubeconfig: &Path, entries: &str, more: &str) -> Beacon {
+        Beacon::started(self.process(kubeconfig, entries, more)).await
+    }
+
+    fn process(&self, kubeconfig: &Path, entries: &str, more: &str) -> Process {
+        self.process_stored(kubeconfig, entries, more, "warningThreshold: 100, criticalThreshold: 100")
+    }
+
+    fn process_stored(&self, kubeconfig: &Path, entries: &str, more: &str, storage: &str) -> Process {
         let path = self.folder.path();
         let (namespace, url) = (self.namespace.name(), self.receiver.url());
+        let usual = format!("  - {{apiVersion: v1, kind: ConfigMap, namespaces: [{namespace}]}}\n");
+        let entries = if entries.is_empty() { &usual } else { entries };
         let config = format!(
-            "resources:\n  - {{apiVersion: v1, kind: ConfigMap, namespaces: [{namespace}]}}\nannotation: {{key: {KEY}}}\n\
-             payload: {{annotations: [{KEY}]}}\nstorage: {{dbPath: {}}}\nendpoint:\n  url: {url}/events\n  retry: \
-             {{initialBackoff: 50ms, maxBackoff: 500ms}}\n",
+            "resources:\n{entries}annotation: {{key: {KEY}}}\npayload: {{annotations: [{KEY}]}}\nstorage: {{dbPath: {}, \
+             {storage}}}\nendpoint:\n  url: {url}/events\n  retry: {{initialBackoff: 50ms, maxBackoff: 500ms}}\n{more}",
             path.join("events.db").display()
         );
         let file = path.join("beacon.yaml");
         std::fs::write(&file, config).unwrap();
         let ports = ["--health-bind-address=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0"];
         let mut command = command(&["beacon", "--config", &file.display().to_string(), ports[0], ports[1]]);
-        command.env("KUBECONFIG", self.account.kubeconfig()).env("ENDPOINT_AUTH_TOKEN", "example-token");
-        let process = Process::start(command);
-        let line: Value = serde_json::from_str(&process.line(&["beacon started"]).await).unwrap();
-        Beacon { process, health: format!("http://{}", line["health"].as_str().unwrap()) }
+        command.env("KUBECONFIG", kubeconfig).env("ENDPOINT_AUTH_TOKEN", "example-token");
+        Process::start(command)
+    }
+
+    /// Asks whether cluster, ledger and deliveries are alike.
+    async fn verify(&self) -> (bool, Value) {
+        let file = self.folder.path().join("beacon.yaml").display().to_string();
+        let mut command = command(&["beacon", "verify", "--config", &file, "--output", "json"]);
+        let output = command.env("KUBECONFIG", self.account.kubeconfig()).output().await.unwrap();
+        let found = serde_json::from_slice(&output.stdout);
+        (output.status.success(), found.unwrap_or_else(|_| panic!("{}", text(&output.stderr))))
+    }
+
+    fn ledger(&self) -> String {
+        self.folder.path().join("events.db").display().to_string()
     }
 
     fn objects(&self) -> Api<ConfigMap> {
         self.namespace.api()
+    }
+
+    /// One whose name is too long for a label.
+    async fn create_with(&self, name: &str, value: &str) {
+        let annotations = Some(BTreeMap::from([(KEY.to_owned(), value.to_owned())]));
+        let metadata = ObjectMeta { name: Some(name.to_owned()), annotations, ..ObjectMeta::default() };
+        let object = ConfigMap { metadata, ..ConfigMap::default() };
+        self.objects().create(&PostParams::default(), &object).await.unwrap();
     }
 
     async fn create(&self, name: &str, value: Option<&str>) -> String {
@@ -79,6 +127,15 @@ impl Stage {
 
     async fn delete(&self, name: &str) {
         self.objects().delete(name, &DeleteParams::default()).await.unwrap();
+    }
+
+    /// Waits until what was seen so far is told: one more object is, and was seen behind it.
+    async fn barrier(&self) {
+        self.create("barrier", Some("x")).await;
+        eventually(DEADLINE, "the barrier is told", async || {
+            self.told().contains(&"created barrier=x".to_owned()).then_some(())
+        })
+        .await;
     }
 
     /// The events that came, each once, as `created a=value`.
@@ -117,9 +174,22 @@ fn short(event: &Value) -> String {
 struct Beacon {
     process: Process,
     health: String,
+    metrics: String,
 }
 
 impl Beacon {
+    async fn started(process: Process) -> Self {
+        let line: Value = serde_json::from_str(&process.line(&["beacon started"]).await).unwrap();
+        let address = |name: &str| format!("http://{}", line[name].as_str().unwrap());
+        Self { health: address("health"), metrics: address("metrics"), process }
+    }
+
+    /// The series of the metrics that begin so.
+    async fn series(&self, begin: &str) -> Vec<String> {
+        let (_, served) = get(&format!("{}/metrics", self.metrics)).await;
+        served.lines().filter(|line| line.starts_with(begin)).map(str::to_owned).collect()
+    }
+
     async fn readiness(&self, status: u16) -> String {
         let url = format!("{}/ready", self.health);
         eventually(DEADLINE, &format!("{status} of readiness"), async || {
@@ -154,15 +224,12 @@ async fn objects_and_annotations_come_and_go() {
     stage.annotate("orders", Some("changed")).await;
     stage.delete("orders").await;
     stage.annotate("plain", None).await;
-    stage
-        .tells(&[
-            "created before=1",
-            "created orders=true",
-            "created plain=later",
-            "deleted orders=changed",
-            "deleted plain=later",
-        ])
-        .await;
+    eventually(DEADLINE, "five are told", async || (stage.told().len() >= 5).then_some(())).await;
+    let told = stage.told();
+    // Of one name in order, of two in any.
+    let of = |name: &str| told.iter().filter(|it| it.contains(name)).map(String::as_str).collect::<Vec<_>>();
+    assert_eq!(of(" orders="), ["created orders=true", "deleted orders=changed"]);
+    assert_eq!(of(" plain="), ["created plain=later", "deleted plain=later"]);
 
     let request = stage.receiver.requests().remove(0);
     assert_eq!((request.method.as_str(), request.uri.path()), ("POST", "/events"));
@@ -197,13 +264,14 @@ async fn a_restart_tells_what_was_missed_and_nothing_else() {
 
     let beacon = stage.start().await;
     eventually(DEADLINE, "what was missed is told", async || (stage.told().len() >= 6).then_some(())).await;
-    tokio::time::sleep(QUIET).await;
+    stage.barrier().await;
     let mut missed = stage.told().split_off(3);
+    missed.retain(|told| !told.contains("barrier"));
     missed.sort();
     assert_eq!(missed, ["created comes=x", "deleted goes=x", "deleted loses=x"]);
     // What was under way when it was killed may have come twice, under the same id.
     let bodies: HashSet<_> = stage.receiver.requests().into_iter().map(|request| request.body).collect();
-    assert_eq!(bodies.len(), 6);
+    assert_eq!(bodies.len(), 7);
     let said = beacon.process.out();
     assert!(said.contains("missed creation") && said.contains("missed deletion"), "{said}");
     beacon.stop().await;
@@ -243,8 +311,96 @@ async fn a_permanent_failure_is_kept_and_the_deletion_is_told_all_the_same() {
     stage.delete("a").await;
     stage.tells(&["created a=1", "deleted a=1"]).await;
     beacon.stop().await;
-    let store = stage.folder.path().join("events.db").display().to_string();
-    let listed = crate::support::run(&["outbox", "--store", &store, "list"], &[]).await;
-    let listed = crate::support::text(&listed.stdout);
+    let listed = text(&run(&["outbox", "--store", &stage.ledger(), "list"], &[]).await.stdout);
     assert!(listed.contains("status 400"), "{listed}");
+    assert_eq!(stage.verify().await.1["dead"], 1);
+}
+
+/// S14, S16: a watch that breaks is begun anew, and what was missed meanwhile is told; nothing is concluded from silence.
+#[tokio::test]
+async fn a_watch_that_is_cut_off_loses_nothing_and_invents_nothing() {
+    let Some(stage) = Stage::set("beacon::cut").await else { return };
+    let proxy = Proxy::start(stage.namespace.cluster().address()).await;
+    stage.create("stays", Some("1")).await;
+    stage.create("goes", Some("1")).await;
+    let beacon = stage.begin_over(&stage.account.kubeconfig_over(proxy.address()), "").await;
+    beacon.readiness(200).await;
+    eventually(DEADLINE, "two are told", async || (stage.told().len() == 2).then_some(())).await;
+    proxy.set(Mode::Refuse).await;
+    proxy.cut();
+    let unready = beacon.readiness(503).await;
+    assert!(unready.contains("watch_configmap") && unready.contains("nothing is concluded from it"), "{unready}");
+    stage.delete("goes").await;
+    stage.create("goes", Some("2")).await;
+    stage.create("passes", Some("1")).await;
+    stage.delete("passes").await;
+    stage.create("comes", Some("1")).await;
+    assert_eq!(stage.told().len(), 2, "nobody was heard");
+    proxy.set(Mode::Pass).await;
+    beacon.readiness(200).await;
+    // What comes and goes unseen is told only if the watch goes on from where it was.
+    let told =
+        async || stage.told().split_off(2).into_iter().filter(|told| !told.contains("passes")).collect::<Vec<_>>();
+    eventually(DEADLINE, "what was missed is told", async || (told().await.len() >= 3).then_some(())).await;
+    stage.barrier().await;
+    let mut told = told().await;
+    told.retain(|told| !told.contains("barrier"));
+    let of_goes: Vec<_> = told.iter().filter(|told| told.contains("goes")).map(String::as_str).collect();
+    assert_eq!(of_goes, ["deleted goes=1", "created goes=2"]);
+    assert!(told.len() == 3 && told.contains(&"created comes=1".to_owned()), "{told:?}");
+    beacon.stop().await;
+}
+
+/// S17, S19: a ledger that differs from the cluster is mended by the comparison, each difference once.
+#[tokio::test]
+async fn a_comparison_finds_what_no_watch_told_of() {
+    let Some(stage) = Stage::set("beacon::drift").await else { return };
+    for name in ["a", "b"] {
+        stage.create(name, Some("1")).await;
+    }
+    let beacon = stage.begin_over(&stage.account.kubeconfig(), "reconciliation: {interval: 300ms}\n").await;
+    beacon.readiness(200).await;
+    eventually(DEADLINE, "two are told", async || (stage.told().len() == 2).then_some(())).await;
+    let alike = async || stage.verify().await.0.then_some(());
+    eventually(DEADLINE, "what was told is noted", alike).await;
+    // Somebody edits the ledger: one is forgotten, and one invented.
+    let edit = "
+        DELETE FROM episodes WHERE name = 'a';
+        INSERT INTO episodes (id, scope, uid, episode, namespace, name, annotation_value, state, detection_source,
+            created_at, labels, annotations, resource_version)
+        SELECT 'ghost', scope, 'ghost', 1, namespace, 'ghost', 'x', 'exists', 'watch', 0, '{}', '{}', '' FROM episodes;";
+    let connection = open_beside(Path::new(&stage.ledger()), &[]).unwrap();
+    connection.execute_batch(edit).unwrap();
+    eventually(DEADLINE, "the differences are told", async || (stage.told().len() >= 4).then_some(())).await;
+    eventually(DEADLINE, "cluster and ledger are alike again", alike).await;
+    stage.barrier().await;
+    let mut told = stage.told().split_off(2);
+    told.retain(|told| !told.contains("barrier"));
+    told.sort();
+    assert_eq!(told, ["created a=1", "deleted ghost=x"]);
+    let drift = beacon.series("event_reconciliation_drift_detected_total").await;
+    for (kind, count) in [("missed_creation", 1), ("missed_deletion", 1)] {
+        let of =
+            |line: &&String| line.contains(&format!("drift_type=\"{kind}\"")) && line.ends_with(&format!(" {count}"));
+        assert!(drift.iter().any(|line| of(&line)), "{kind}: {drift:?}");
+    }
+    beacon.stop().await;
+}
+
+#[tokio::test]
+async fn verify_says_what_differs_also_while_the_service_runs() {
+    let Some(stage) = Stage::set("beacon::verify").await else { return };
+    stage.create("before", Some("1")).await;
+    stage.receiver.otherwise(Answer::status(503));
+    let beacon = stage.start().await;
+    let (alike, found) = stage.verify().await;
+    assert_eq!((alike, &found["objects"], &found["pending"]), (false, &json!(1), &json!(1)), "{found}");
+    stage.receiver.otherwise(Answer::status(200));
+    eventually(DEADLINE, "all is alike", async || stage.verify().await.0.then_some(())).await;
+    beacon.stop().await;
+    stage.create("later", Some("1")).await;
+    stage.delete("before").await;
+    let (alike, found) = stage.verify().await;
+    assert!(!alike, "{found}");
+    assert_eq!((&found["unannounced"][0]["name"], &found["vanished"][0]["name"]), (&json!("later"), &json!("before")));
 }

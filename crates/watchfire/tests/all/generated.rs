@@ -73,8 +73,9 @@ const BROKER: [(&str, &str, &str); 21] = [
 ];
 
 /// Every command; `serve` is `sentinel` by another name.
-const COMMANDS: [&str; 22] = [
+const COMMANDS: [&str; 23] = [
     "beacon",
+    "beacon verify",
     "sentinel",
     "sentinel explain",
     "sentinel coverage",
@@ -209,7 +210,7 @@ fn kind(form: &Value) -> String {
     match ty {
         Some("string") if form["pattern"].is_string() => "duration",
         Some("string") => "text",
-        Some("integer") => "number",
+        Some("integer" | "number") => "number",
         Some("boolean") => "true or false",
         Some("object") if form["additionalProperties"].is_object() => "map",
         Some("object") => "keys",
@@ -274,6 +275,38 @@ A file has one of two forms, told by its keys: the sentinel's own, or that of to
         write!(doc, "\n```text\n$ watchfire {command} --help\n{}\n```\n", help.join("\n")).unwrap();
     }
     golden("docs/config.md", &doc);
+}
+
+#[tokio::test]
+async fn the_reference_of_the_beacons_configuration_is_what_the_binary_says() {
+    let schema = run(&["config", "schema", "--form", "beacon"], &[]).await.stdout;
+    let schema: Value = serde_json::from_slice(&schema).expect("JSON");
+    let mut doc = "# Configuration of the beacon
+
+Generated; `UPDATE_GOLDEN=1 make drift` writes it anew. How files are read, durations, and what errors look like:
+[config-format.md](config-format.md). By example: [beacon.md](beacon.md). `watchfire config schema --form beacon` prints a JSON
+Schema for editors. Everything that is wrong with a file is told at once, before anything is watched.
+
+| key | value | |
+|---|---|---|
+"
+    .to_owned();
+    rows(&schema, &schema, "", &mut doc);
+    doc.push_str("\n| variable | |\n|---|---|\n");
+    for (name, about) in [
+        ("CONFIG_PATH", "The file; the flag `--config`."),
+        ("DB_PATH", "Takes precedence over `storage.dbPath`."),
+        ("ENDPOINT_URL", "Takes precedence over `endpoint.url`."),
+        ("ENDPOINT_AUTH_TOKEN", "The bearer token; never shown. Takes precedence over `endpoint.tokenFile`."),
+        (
+            "ENDPOINT_SIGNING_SECRET",
+            "Signing secrets; never shown. Takes precedence over `endpoint.signingSecretFile`.",
+        ),
+        ("KUBECONFIG", "The cluster, outside of one; without it `~/.kube/config`."),
+    ] {
+        writeln!(doc, "| `{name}` | {about} |").unwrap();
+    }
+    golden("docs/config-beacon.md", &doc);
 }
 
 #[tokio::test]

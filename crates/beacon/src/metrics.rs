@@ -1,0 +1,392 @@
+//! What a beacon counts, under the names that its dashboards know.
+//!
+//! Labels are from closed sets, but for kinds and namespaces: those that the configuration names, and `all`.
+
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::{Family, MetricConstructor};
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use crate::episode::{Source, Step};
+use crate::storage::{Pressure, Usage};
+
+#[derive(Clone, Copy)]
+struct Buckets(&'static [f64]);
+
+impl MetricConstructor<Histogram> for Buckets {
+    fn new_metric(&self) -> Histogram {
+        Histogram::new(self.0.iter().copied())
+    }
+}
+
+const DURATION: Buckets = Buckets(&[0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0]);
+const LATENCY: Buckets = Buckets(&[1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0]);
+const ATTEMPTS: Buckets = Buckets(&[1.0, 2.0, 3.0, 5.0, 10.0, 15.0, 20.0]);
+const COMPARISON: Buckets = Buckets(&[1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0]);
+const CLEANUP: Buckets = Buckets(&[0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0]);
+
+type Seconds = Gauge<f64, AtomicU64>;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfKind {
+    resource_type: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Seen {
+    resource_type: String,
+    event_type: &'static str,
+    namespace: String,
+    detection_source: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByReason {
+    resource_type: String,
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Mutated {
+    resource_type: String,
+    mutation_type: &'static str,
+    namespace: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfEvent {
+    resource_type: String,
+    event_type: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Sent {
+    resource_type: String,
+    event_type: &'static str,
+    status: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Refused {
+    resource_type: String,
+    event_type: &'static str,
+    status_code: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByStatus {
+    status: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Processed {
+    resource_type: String,
+    action: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Drift {
+    resource_type: String,
+    drift_type: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByState {
+    table: &'static str,
+    state: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BySeverity {
+    severity: &'static str,
+}
+
+/// The families of one process.
+#[derive(Clone)]
+pub struct Metrics {
+    events: Family<Seen, Counter>,
+    missed: Family<ByReason, Counter>,
+    connected: Family<OfKind, Gauge>,
+    reconnects: Family<ByReason, Counter>,
+    last_event: Family<OfKind, Seconds>,
+    mutations: Family<Mutated, Counter>,
+    sent: Family<Sent, Counter>,
+    duration: Family<Sent, Histogram, Buckets>,
+    latency: Family<OfEvent, Histogram, Buckets>,
+    attempts: Family<OfEvent, Histogram, Buckets>,
+    refused: Family<Refused, Counter>,
+    endpoint_up: Gauge,
+    endpoint_failures: Gauge,
+    endpoint_success: Seconds,
+    comparisons: Family<ByStatus, Counter>,
+    comparison: Histogram,
+    processed: Family<Processed, Counter>,
+    drift: Family<Drift, Counter>,
+    cleanups: Family<ByStatus, Counter>,
+    cleanup: Histogram,
+    removed: Counter,
+    rows: Family<ByState, Gauge>,
+    pending: Family<OfEvent, Gauge>,
+    database: Gauge,
+    volume: Volume,
+}
+
+/// The gauges of the volume that the ledger is on.
+#[derive(Debug, Clone, Default)]
+struct Volume {
+    size: Gauge,
+    used: Gauge,
+    available: Gauge,
+    usage: Seconds,
+    inodes: Gauge,
+    inodes_used: Gauge,
+    pressure: Family<BySeverity, Gauge>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            events: Family::default(),
+            missed: Family::default(),
+            connected: Family::default(),
+            reconnects: Family::default(),
+            last_event: Family::default(),
+            mutations: Family::default(),
+            sent: Family::default(),
+            duration: Family::new_with_constructor(DURATION),
+            latency: Family::new_with_constructor(LATENCY),
+            attempts: Family::new_with_constructor(ATTEMPTS),
+            refused: Family::default(),
+            endpoint_up: Gauge::default(),
+            endpoint_failures: Gauge::default(),
+            endpoint_success: Seconds::default(),
+            comparisons: Family::default(),
+            comparison: COMPARISON.new_metric(),
+            processed: Family::default(),
+            drift: Family::default(),
+            cleanups: Family::default(),
+            cleanup: CLEANUP.new_metric(),
+            removed: Counter::default(),
+            rows: Family::default(),
+            pending: Family::default(),
+            database: Gauge::default(),
+            volume: Volume::default(),
+        }
+    }
+}
+
+impl Metrics {
+    /// Registers every family.
+    pub fn register(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("event");
+        macro_rules! families {
+            ($($field:ident $name:literal $help:literal;)*) => {
+                $(registry.register($name, $help, self.$field.clone());)*
+            };
+        }
+        families! {
+            events "events" "Beginnings (add), changes (update) and ends (delete) of episodes, by how they were found out";
+            missed "events_missed" "Beginnings and ends that no watch had told of, by what found them";
+            connected "connection_status" "Whether the watches of a kind are up";
+            reconnects "reconnects" "Times that a watch was begun anew, by why";
+            last_event "last_event_timestamp" "When a list or a watch last told of an object of the kind";
+            mutations "annotation_mutations" "Annotations that were added to objects, or removed from them";
+            sent "notifications_sent" "Attempts to deliver an event, by how they ended";
+            duration "notification_duration_seconds" "Time that an attempt took";
+            latency "notification_latency_seconds" "Time from what happened to the endpoint's 2xx";
+            attempts "notification_attempts_total" "Attempts that an event took until the endpoint's 2xx";
+            refused "notification_non_retriable_failures" "Events that the endpoint refused for good, by its status";
+            endpoint_up "endpoint_up" "Whether the endpoint took the last event; 1 until it is known";
+            endpoint_failures "endpoint_consecutive_failures" "Attempts that failed since the last one that did not";
+            endpoint_success "endpoint_last_success_timestamp" "When the endpoint last took an event";
+            comparisons "reconciliation_runs" "Comparisons of cluster and ledger, by how they ended";
+            comparison "reconciliation_duration_seconds" "Time that a comparison took";
+            processed "reconciliation_objects_processed" "Objects that were compared, by what came of it";
+            drift "reconciliation_drift_detected" "Objects of which cluster and ledger differed";
+            cleanups "cleanup_runs" "Times that the ledger was cleaned, by how it ended";
+            cleanup "cleanup_duration_seconds" "Time that cleaning took";
+            removed "cleanup_records_deleted" "Episodes that were removed from the ledger";
+            rows "db_rows_total" "Rows of a table of the ledger, by state";
+            pending "notifications_pending_total" "Events that wait for their delivery";
+            database "db_size_bytes" "Size of the ledger's file and of its log";
+        }
+        let Volume { size, used, available, usage, inodes, inodes_used, pressure } = self.volume.clone();
+        registry.register("storage_volume_size_bytes", "Size of the ledger's volume", size);
+        registry.register("storage_volume_used_bytes", "Bytes used on the ledger's volume", used);
+        registry.register("storage_volume_available_bytes", "Bytes that this process may use of the volume", available);
+        registry.register("storage_volume_usage_percent", "Share of the volume's bytes that is used", usage);
+        registry.register("storage_volume_inodes_total", "Inodes of the ledger's volume", inodes);
+        registry.register("storage_volume_inodes_used", "Inodes used on the ledger's volume", inodes_used);
+        registry.register("storage_pressure", "How full the volume is: what holds is 1, the others are 0", pressure);
+        self.endpoint_up.set(1);
+        for status in ["success", "error"] {
+            self.comparisons.get_or_create_owned(&ByStatus { status });
+            self.cleanups.get_or_create_owned(&ByStatus { status });
+        }
+    }
+
+    /// A watch of a kind is up, or not.
+    pub(crate) fn connected(&self, kind: &str, up: bool) {
+        self.connected.get_or_create_owned(&of_kind(kind)).set(i64::from(up));
+    }
+
+    /// A watch was begun anew.
+    pub(crate) fn reconnected(&self, kind: &str, reason: &'static str) {
+        self.reconnects.get_or_create_owned(&ByReason { resource_type: kind.to_owned(), reason }).inc();
+    }
+
+    /// The cluster told of an object.
+    #[expect(clippy::cast_precision_loss, reason = "seconds since 1970 have few enough digits")]
+    pub(crate) fn heard(&self, kind: &str, now: Timestamp) {
+        self.last_event.get_or_create_owned(&of_kind(kind)).set(now.as_second() as f64);
+    }
+
+    /// A step was noted.
+    pub(crate) fn noted(&self, kind: &str, namespace: &str, step: &Step) {
+        let (event_type, source) = match step {
+            Step::Begin(_, source) => ("add", *source),
+            Step::Change(_) => ("update", Source::Watch),
+            Step::End(_, source) => ("delete", *source),
+        };
+        let resource_type = || kind.to_owned();
+        let namespace = || if namespace.is_empty() { "all".to_owned() } else { namespace.to_owned() };
+        let seen = Seen {
+            resource_type: resource_type(),
+            event_type,
+            namespace: namespace(),
+            detection_source: source.as_str(),
+        };
+        self.events.get_or_create_owned(&seen).inc();
+        match (source, event_type) {
+            (Source::Mutation, _) => {
+                let mutation_type = if event_type == "add" { "added" } else { "removed" };
+                let mutated = Mutated { resource_type: resource_type(), mutation_type, namespace: namespace() };
+                self.mutations.get_or_create_owned(&mutated).inc();
+            }
+            (Source::Reconciliation, _) => {
+                let (drift_type, action) =
+                    if event_type == "add" { ("missed_creation", "insert") } else { ("missed_deletion", "delete") };
+                self.drift.get_or_create_owned(&Drift { resource_type: resource_type(), drift_type }).inc();
+                self.processed.get_or_create_owned(&Processed { resource_type: resource_type(), action }).inc();
+                let missed = ByReason { resource_type: resource_type(), reason: "reconciliation" };
+                self.missed.get_or_create_owned(&missed).inc();
+            }
+            (Source::Watch, _) => {}
+        }
+    }
+
+    /// A comparison ended.
+    pub(crate) fn compared(&self, kind: &str, objects: Option<u64>, took: Duration) {
+        let status = if objects.is_some() { "success" } else { "error" };
+        self.comparisons.get_or_create_owned(&ByStatus { status }).inc();
+        self.comparison.observe(took.as_secs_f64());
+        let processed = Processed { resource_type: kind.to_owned(), action: "reconciled" };
+        self.processed.get_or_create_owned(&processed).inc_by(objects.unwrap_or(0));
+    }
+
+    /// Cleaning ended.
+    pub(crate) fn cleaned(&self, episodes: Option<u64>, took: Duration) {
+        let status = if episodes.is_some() { "success" } else { "error" };
+        self.cleanups.get_or_create_owned(&ByStatus { status }).inc();
+        self.cleanup.observe(took.as_secs_f64());
+        self.removed.inc_by(episodes.unwrap_or(0));
+    }
+
+    /// The volume was looked at.
+    pub(crate) fn stored(&self, usage: &Usage, pressure: Pressure) {
+        let volume = &self.volume;
+        let whole = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        volume.size.set(whole(usage.size));
+        volume.used.set(whole(usage.size - usage.free.min(usage.size)));
+        volume.available.set(whole(usage.available));
+        volume.usage.set(usage.percent());
+        volume.inodes.set(whole(usage.inodes));
+        volume.inodes_used.set(whole(usage.inodes - usage.free_inodes.min(usage.inodes)));
+        self.database.set(whole(usage.database));
+        for severity in [Pressure::None, Pressure::Warning, Pressure::Critical] {
+            let gauge = volume.pressure.get_or_create_owned(&BySeverity { severity: severity.as_str() });
+            gauge.set(i64::from(severity == pressure));
+        }
+    }
+
+    /// The ledger's rows were counted.
+    pub(crate) fn counted(&self, table: &'static str, state: &'static str, rows: i64) {
+        self.rows.get_or_create_owned(&ByState { table, state }).set(rows);
+    }
+
+    /// The events that wait were counted.
+    pub(crate) fn waiting(&self, resource_type: String, event_type: &'static str, events: i64) {
+        self.pending.get_or_create_owned(&OfEvent { resource_type, event_type }).set(events);
+    }
+
+    /// An attempt to deliver an event ended.
+    pub(crate) fn attempted(&self, about: &About<'_>, status: Status, took: Duration) {
+        let About { resource_type, event_type } = about;
+        let resource_type = || (*resource_type).to_owned();
+        let sent = Sent { resource_type: resource_type(), event_type, status: status.as_str() };
+        self.sent.get_or_create_owned(&sent).inc();
+        self.duration.get_or_create_owned(&sent).observe(took.as_secs_f64());
+        match status {
+            Status::Success => {
+                self.endpoint_up.set(1);
+                self.endpoint_failures.set(0);
+            }
+            Status::Retriable | Status::NonRetriable(None) => {
+                self.endpoint_up.set(0);
+                self.endpoint_failures.inc();
+            }
+            // It answered, and means this event.
+            Status::NonRetriable(Some(code)) => {
+                self.endpoint_up.set(1);
+                self.endpoint_failures.inc();
+                let refused = Refused { resource_type: resource_type(), event_type, status_code: code.to_string() };
+                self.refused.get_or_create_owned(&refused).inc();
+            }
+        }
+    }
+
+    /// The endpoint took an event.
+    #[expect(clippy::cast_precision_loss, reason = "seconds and attempts have few enough digits")]
+    pub(crate) fn delivered(&self, about: &About<'_>, latency: Duration, attempts: u32, now: Timestamp) {
+        let of = OfEvent { resource_type: about.resource_type.to_owned(), event_type: about.event_type };
+        self.latency.get_or_create_owned(&of).observe(latency.as_secs_f64());
+        self.attempts.get_or_create_owned(&of).observe(f64::from(attempts));
+        self.endpoint_success.set(now.as_second() as f64);
+    }
+}
+
+fn of_kind(kind: &str) -> OfKind {
+    OfKind { resource_type: kind.to_owned() }
+}
+
+/// What an event is about.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct About<'a> {
+    pub(crate) resource_type: &'a str,
+    pub(crate) event_type: &'static str,
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Status {
+    Success,
+    Retriable,
+    /// For good, with the status of the answer if there was one.
+    NonRetriable(Option<u16>),
+}
+
+impl Status {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Retriable => "retriable",
+            Self::NonRetriable(_) => "non_retriable",
+        }
+    }
+}

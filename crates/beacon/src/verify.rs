@@ -1,0 +1,131 @@
+//! Compares cluster, ledger and what was delivered, and changes nothing; beside the service, or while it is stopped.
+
+use std::collections::BTreeMap;
+
+use kube::Client;
+use kube::api::{Api, ListParams};
+use rusqlite::Connection;
+use serde::Serialize;
+use watchfire_delivery::outbox;
+use watchfire_delivery::store::{self, open_beside};
+use watchfire_runtime::chain;
+
+use crate::config::{BeaconConfig, Entry};
+use crate::episode::{Object, Rule};
+use crate::ledger::{self, ScopeKey};
+use crate::service::SINK;
+use crate::watch::{Metadata, PAGE, Unwatchable, discover, object};
+
+/// What the comparison found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Findings {
+    /// Annotated objects of the cluster.
+    pub objects: u64,
+    /// Of these, those that the ledger lacks.
+    pub unannounced: Vec<Finding>,
+    /// What the ledger takes to be there, and the cluster does not have.
+    pub vanished: Vec<Finding>,
+    /// Events that wait for their delivery.
+    pub pending: i64,
+    /// Events that the endpoint will never take.
+    pub dead: i64,
+    /// Scopes about which the cluster does not say anything, and why.
+    pub unanswered: Vec<String>,
+}
+
+/// An object of which cluster and ledger differ.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The kind.
+    pub kind: String,
+    /// Empty where the kind has none.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its identity.
+    pub uid: String,
+}
+
+impl Findings {
+    /// Whether everything in the cluster was announced, and everything that was announced is taken.
+    pub fn holds(&self) -> bool {
+        let Self { objects: _, unannounced, vanished, pending, dead, unanswered } = self;
+        unannounced.is_empty() && vanished.is_empty() && *pending == 0 && *dead == 0 && unanswered.is_empty()
+    }
+}
+
+/// Why a scope cannot be compared.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("{0}")]
+    Kind(#[from] Unwatchable),
+    #[error("list its objects")]
+    List(#[from] kube::Error),
+}
+
+/// Compares all scopes of a configuration. Fails if the ledger cannot be read; a scope that cannot be listed is a finding.
+pub async fn verify(config: &BeaconConfig, client: &Client) -> Result<Findings, store::Error> {
+    let connection = open_beside(&config.storage.ledger, &[outbox::MODULE, ledger::MODULE])?;
+    let mut findings = Findings::default();
+    for entry in &config.entries {
+        let all = vec![String::new()];
+        for namespace in entry.namespaces.as_ref().unwrap_or(&all) {
+            match listed(entry, namespace, &config.rule, client).await {
+                Ok((key, objects)) => findings.compare(&connection, &key, objects)?,
+                Err(error) => findings.unanswered.push(format!("{} {namespace}: {}", entry.name(), chain(&error))),
+            }
+        }
+    }
+    if let Some(sink) = outbox::find(&connection, SINK)? {
+        let stats = outbox::stats(&connection, sink)?;
+        (findings.pending, findings.dead) = (stats.pending, stats.dead);
+    }
+    Ok(findings)
+}
+
+type Objects = BTreeMap<(String, String), String>;
+
+/// The UIDs of the annotated objects of a scope, by namespace and name.
+async fn listed(entry: &Entry, namespace: &str, rule: &Rule, client: &Client) -> Result<(ScopeKey, Objects), Error> {
+    let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
+    let resource = discover(client, entry, namespace).await?;
+    let key = ScopeKey::of(&resource, namespace);
+    let api: Api<Metadata> = match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    };
+    let (mut found, mut page) = (Objects::new(), ListParams::default().limit(PAGE));
+    loop {
+        let listed = api.list(&page).await?;
+        for item in listed.items {
+            let Object { namespace, name, uid, annotations, .. } = object(item.metadata);
+            if rule.value(&annotations).is_some() {
+                found.insert((namespace, name), uid);
+            }
+        }
+        match listed.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => page = page.continue_token(&next),
+            None => return Ok((key, found)),
+        }
+    }
+}
+
+impl Findings {
+    fn compare(&mut self, connection: &Connection, key: &ScopeKey, mut objects: Objects) -> Result<(), store::Error> {
+        self.objects += objects.len() as u64;
+        let finding =
+            |(namespace, name): (String, String), uid| Finding { kind: key.kind.clone(), namespace, name, uid };
+        if let Some((scope, _)) = ledger::find(connection, key)? {
+            for known in ledger::open(connection, scope)? {
+                let at = (known.namespace, known.name);
+                if objects.get(&at) == Some(&known.uid) {
+                    objects.remove(&at);
+                } else {
+                    self.vanished.push(finding(at, known.uid));
+                }
+            }
+        }
+        self.unannounced.extend(objects.into_iter().map(|(at, uid)| finding(at, uid)));
+        Ok(())
+    }
+}
