@@ -1,5 +1,6 @@
 //! A beacon process under exactly its rights, on a real API server, with a real receiver.
 
+mod faults;
 mod odd;
 
 use std::collections::{BTreeMap, HashSet};
