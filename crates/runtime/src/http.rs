@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, ClientBuilder};
-pub use reqwest::{Error, Identity};
+pub use reqwest::{Error, Identity, Response};
 use url::{Host, Url};
 
 use crate::file::open_regular;

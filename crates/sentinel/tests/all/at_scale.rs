@@ -343,3 +343,30 @@ async fn a_report_from_the_future_is_counted_and_costs_one_event_per_max_age() {
     let counted = live.metric("hyperfleet_sentinel_reports_from_future_total", &[]).unwrap();
     assert!(counted > 3.0, "in each poll: {counted}");
 }
+
+/// Why it asks for all, and what that costs: docs/decisions/0008.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_ten_thousand_resources_all_are_read_with_few_of_their_fields_and_those_that_are_due_are_published() {
+    const DUE: u64 = 250;
+    let api = Api::start(Dialect::Hyperfleet).await;
+    api.fleet.seed("clusters", 9_750, FleetState::Fresh).unwrap();
+    for index in 0..DUE {
+        create(&api, &format!("due-{index}"));
+    }
+    let memory = Arc::new(Memory::default());
+    let mut bench = Bench::new(&minimal(&api.url), Arc::clone(&memory) as _);
+    let cycle = bench.cycle().await.unwrap();
+    assert_eq!((cycle.seen, cycle.due, cycle.published), (10_000, DUE, DUE));
+    let (fields, rows): (Vec<_>, Vec<_>) = api
+        .fleet
+        .faults()
+        .lists()
+        .iter()
+        .map(|list| (list.query("fields").is_some(), list.query("size") == Some("100")))
+        .unzip();
+    let pages = rows.iter().filter(|whole| **whole).count();
+    assert!((100..=102).contains(&pages), "{pages} pages of a hundred");
+    assert!(fields.iter().filter(|projected| **projected).count() >= 100, "of each only what is read");
+    api.fleet.faults().forget_requests();
+    assert_eq!(bench.cycle().await.unwrap().published, 0, "and none of them again");
+}

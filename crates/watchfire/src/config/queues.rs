@@ -14,6 +14,9 @@ use watchfire_sentinel::config::broker::BrokerConfig;
 /// So many names are told; a broker can have thousands.
 const MAX_NAMES: usize = 20;
 
+/// Bytes of an answer; a binding has some hundred.
+const MAX_ANSWER: usize = 64 << 20;
+
 #[derive(Deserialize)]
 struct Binding {
     source: String,
@@ -107,10 +110,22 @@ async fn ask<T: DeserializeOwned>(
     let request = client.get(url.clone()).basic_auth(&config.user, Some(password.expose_secret()));
     let answer = request.send().await.map_err(http::Error::without_url).with_context(asked)?;
     let hint = match answer.status().as_u16() {
-        200 => return answer.json().await.map_err(http::Error::without_url).with_context(asked),
+        200 => return read(answer).await.with_context(asked),
         401 => "the broker's user needs the tag monitoring there",
         404 => "look at the address, and whether the virtual host is there",
         _ => "look at the address",
     };
     Err(anyhow!("{}; {hint}", answer.status())).with_context(asked)
+}
+
+/// Reads JSON, as far as it has a sensible length.
+async fn read<T: DeserializeOwned>(mut answer: http::Response) -> anyhow::Result<T> {
+    let mut body = Vec::new();
+    while let Some(chunk) = answer.chunk().await.map_err(http::Error::without_url)? {
+        body.extend_from_slice(&chunk);
+        if body.len() > MAX_ANSWER {
+            return Err(anyhow!("more than 64 MiB; is it RabbitMQ's management API?"));
+        }
+    }
+    serde_json::from_slice(&body).context("it is not what RabbitMQ's management API answers")
 }
