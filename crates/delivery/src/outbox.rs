@@ -1,6 +1,6 @@
 //! What is still to be delivered: events with their frozen bodies, and one delivery per event and sink.
 //!
-//! Order is kept per sink and subject, or what an event says instead ([`Order`]). Only the head of each such queue is ready; settling it promotes the next, so
+//! Order is kept per sink and subject, or what an event says instead ([`CloudEvent::in_order_of`]). Only the head of each such queue is ready; settling it promotes the next, so
 //! that finding what is due costs the same however long the queues are, and an event that cannot be delivered holds
 //! up its own subject only. An event without a subject has no order to keep, and is ready at once. One that supersedes
 //! others has what it is about for its subject, and takes the place of those that wait there, so that the queue of a
@@ -21,7 +21,7 @@ use crate::event::CloudEvent;
 use crate::store::{Error, Module, Tx};
 
 pub use inspect::{Changed, Entry, Filter, STEP, State, discard, events, last, list, of_event, retry, show};
-pub use order::{Order, reorder};
+pub use order::reorder;
 
 /// The outbox's tables, for [`Store::open`](crate::store::Store::open).
 pub const MODULE: Module = Module { name: "outbox", migrations: &[include_str!("outbox.sql")] };

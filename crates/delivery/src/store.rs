@@ -108,6 +108,9 @@ pub enum Error {
         #[source]
         source: rusqlite::Error,
     },
+    /// Another service made the file for itself.
+    #[error("open the store {}: it is another service's", .0.display())]
+    OfAnother(PathBuf),
     /// A tool was to open a store that is not there.
     #[error("open the store {}: there is no such file", .0.display())]
     Missing(PathBuf),
@@ -137,7 +140,10 @@ impl Error {
             Self::Damaged { .. } => {
                 "put a copy of it back that is whole; or move it aside, and everything is begun anew, and told again"
             }
-            Self::Missing(_) => "check the path; it is the one that BROKER_HTTP_STORE names for the service",
+            Self::OfAnother(_) => "give each service a file of its own",
+            Self::Missing(_) => {
+                "check the path; it is the one that the service has, by BROKER_HTTP_STORE or storage.dbPath"
+            }
         }
     }
 

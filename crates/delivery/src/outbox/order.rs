@@ -1,4 +1,4 @@
-//! What keeps its order on the way to a sink, besides what has one subject.
+//! What keeps its order on the way to a sink, where that is not a subject.
 
 use rusqlite::Connection;
 
@@ -6,42 +6,29 @@ use super::SinkId;
 use crate::event::CloudEvent;
 use crate::store::Error;
 
-/// What keeps its order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    /// Everything.
-    All,
-    /// What is about one subject of one source.
-    Subject,
-}
-
-/// The key of [`Order::All`]; no source begins so.
-const ALL: &str = "*";
-
-impl Order {
-    /// The key for [`CloudEvent::in_order_of`].
-    pub fn key_of(self, event: &CloudEvent) -> String {
-        let attributes = event.attributes();
-        match self {
-            Self::All => ALL.to_owned(),
-            Self::Subject => format!("{}/{}", attributes.source, attributes.subject.as_deref().unwrap_or_default()),
+/// Gives what waits for a sink the order that it would have if it were appended now, by the key that each event would be
+/// [`in_order_of`](CloudEvent::in_order_of); returns how much that changes. To be called before anything is delivered.
+pub fn reorder(connection: &Connection, sink: SinkId, key: impl Fn(&CloudEvent) -> String) -> Result<usize, Error> {
+    let sql = "
+        SELECT d.seq, d.subject, e.body FROM deliveries d JOIN events e ON e.seq = d.event
+        WHERE d.sink = ?1 AND d.state = 'pending'";
+    let mut waiting = connection.prepare(sql)?;
+    let mut rows = waiting.query([sink.0])?;
+    let mut changed = Vec::new();
+    while let Some(row) = rows.next()? {
+        // What is no event is found to be none when its turn comes.
+        if let Ok(event) = CloudEvent::from_structured(row.get_ref(2)?.as_blob().unwrap_or_default()) {
+            let key = key(&event);
+            if row.get_ref(1)?.as_str().unwrap_or_default() != key {
+                changed.push((row.get::<_, i64>(0)?, key));
+            }
         }
     }
-}
-
-/// Gives what waits for a sink the order that it would have if it were appended now; returns how much that is. To be called
-/// before anything is delivered.
-pub fn reorder(connection: &Connection, sink: SinkId, order: Order) -> Result<usize, Error> {
-    let key = match order {
-        Order::All => "?2",
-        Order::Subject => {
-            "(SELECT (e.body ->> '$.source') || '/' || coalesce(e.body ->> '$.subject', '') FROM events e WHERE e.seq = event)"
-        }
-    };
-    let sql =
-        format!("UPDATE deliveries SET subject = {key} WHERE sink = ?1 AND state = 'pending' AND (subject = ?2) != ?3");
-    let changed = connection.prepare(&sql)?.execute((sink.0, ALL, order == Order::All))?;
-    if changed > 0 {
+    let mut change = connection.prepare("UPDATE deliveries SET subject = ?2 WHERE seq = ?1")?;
+    for (seq, key) in &changed {
+        change.execute((seq, key))?;
+    }
+    if !changed.is_empty() {
         let sql = "
             UPDATE deliveries SET head = NOT EXISTS (
                 SELECT 1 FROM deliveries earlier
@@ -50,5 +37,5 @@ pub fn reorder(connection: &Connection, sink: SinkId, order: Order) -> Result<us
             ) WHERE sink = ?1 AND state = 'pending'";
         connection.execute(sql, [sink.0])?;
     }
-    Ok(changed)
+    Ok(changed.len())
 }

@@ -91,6 +91,7 @@ pub(super) fn open(path: &Path, modules: &[Module], damaged: Damaged) -> Result<
         }
         other => other?,
     };
+    refuse_others(&writer, path, modules)?;
     migrate(&mut writer, modules)?;
     let reader = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     let identity = identity(path).map_err(file("look at", path))?;
@@ -241,6 +242,19 @@ fn refuse_newer(connection: &Connection, path: &Path, modules: &[Module]) -> Res
         }
     }
     Ok(())
+}
+
+/// A service whose tables are not asked for made the file for itself; tools look into any.
+fn refuse_others(connection: &Connection, path: &Path, modules: &[Module]) -> Result<(), Error> {
+    let tables: u32 =
+        connection.query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'modules'", [], |row| row.get(0))?;
+    if tables == 0 {
+        return Ok(());
+    }
+    let mut statement = connection.prepare("SELECT name FROM modules")?;
+    let names = statement.query_map([], |row| row.get::<_, String>(0))?.collect::<Result<Vec<_>, _>>()?;
+    let known = |name: &String| modules.iter().any(|module| module.name == name);
+    if names.iter().all(known) { Ok(()) } else { Err(Error::OfAnother(path.to_owned())) }
 }
 
 fn version_of(connection: &Connection, module: &Module) -> rusqlite::Result<u32> {
