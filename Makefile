@@ -5,7 +5,7 @@ ROUNDS ?= 5
 JOBS ?= 1
 SECONDS ?= 30
 
-.PHONY: test fmt lint drift docs bench alerts chaos soak fuzz
+.PHONY: test fmt lint drift docs bench alerts chaos fuzz
 
 test: ## starts the real services it can get, runs every test, and names what was skipped
 	testbed/test
@@ -34,12 +34,10 @@ bench: ## release builds against ceilings in the same run; rows also in target/s
 	  cargo run --release --locked -p watchfire-benches -- sentinel --million --json target/bench.json && \
 	  cargo test --release --locked -p watchfire-delivery --test all rate -- --ignored --nocapture'
 
-chaos: ## the sentinel through rounds of faults, each from its seed; ROUNDS=200 JOBS=4 for the long one
+chaos: ## sentinel and beacon through rounds of faults, each from its seed; ROUNDS=200 JOBS=4 for the long one
 	testbed/chaos --seed $(SEED) --rounds $(ROUNDS) --jobs $(JOBS)
-
-soak: ## what takes minutes, and nobody waits for otherwise
-	WATCHFIRE_TEST_REQUIRE=all testbed/with \
-	  cargo test --locked -p watchfire-sentinel --test all two_minutes -- --ignored --nocapture
+	WATCHFIRE_TEST_REQUIRE=all WATCHFIRE_FAULT_SEED=$(SEED) WATCHFIRE_FAULT_ROUNDS=$(ROUNDS) \
+	  testbed/test --test all beacon::faults -- --nocapture
 
 fuzz: ## each fuzz target for SECONDS; needs a nightly toolchain
 	testbed/fuzz $(SECONDS)

@@ -9,11 +9,11 @@ use jiff::Timestamp;
 use kube::api::ApiResource;
 use rusqlite::{Connection, OptionalExtension, Row};
 use uuid::Uuid;
-use watchfire_delivery::outbox::{self, Order, Repeat, SinkId};
+use watchfire_delivery::outbox::{self, Repeat, SinkId};
 use watchfire_delivery::store::{Error, Module, Tx};
 
 use crate::episode::{Snapshot, Source, Step};
-use crate::notice::{Envelope, What};
+use crate::notice::{Envelope, Order, What};
 
 /// The ledger's tables, for [`Store::open`](watchfire_delivery::store::Store::open), behind those of the outbox.
 pub const MODULE: Module = Module { name: "beacon", migrations: &[include_str!("ledger.sql")] };
@@ -236,6 +236,17 @@ fn change(connection: &Connection, scope: ScopeId, snapshot: &Snapshot) -> Resul
 fn json(map: &BTreeMap<String, String>) -> String {
     // Writing texts into memory cannot fail.
     serde_json::to_string(map).unwrap_or_default()
+}
+
+/// Events that are not delivered, do not wait, and are no dead letters: somebody discarded them.
+pub fn discarded(connection: &Connection) -> Result<i64, Error> {
+    let sql = "
+        SELECT count(o.created_sent_at IS NULL AND NOT EXISTS (
+                SELECT 1 FROM deliveries d WHERE d.event = o.created_event AND d.state IN ('pending', 'dead')) OR NULL)
+            + count(o.state = 'deleted' AND o.deleted_sent_at IS NULL AND NOT EXISTS (
+                SELECT 1 FROM deliveries d WHERE d.event = o.deleted_event AND d.state IN ('pending', 'dead')) OR NULL)
+        FROM episodes o";
+    Ok(connection.query_row(sql, [], |row| row.get(0))?)
 }
 
 /// Removes episodes that were over before a time, and of which nothing waits or is a dead letter; returns how many.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use watchfire_delivery::CloudEvent;
 use watchfire_delivery::event::Attributes;
@@ -31,6 +31,41 @@ impl What {
         match self {
             Self::Created => "created",
             Self::Deleted => "deleted",
+        }
+    }
+}
+
+/// What keeps its order on the way to the endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Everything.
+    All,
+    /// What is about one name: not about one UID, since what takes the place of another is announced behind it.
+    Name,
+}
+
+impl Order {
+    /// The key of an event, whatever its envelope says.
+    pub(crate) fn key_of(self, event: &CloudEvent) -> String {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Data {
+            resource: Named,
+        }
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Named {
+            #[serde(rename = "type")]
+            kind: String,
+            namespace: String,
+            name: String,
+        }
+        match self {
+            Self::All => "*".to_owned(),
+            Self::Name => {
+                let Data { resource } = serde_json::from_str(event.data().get()).unwrap_or_default();
+                format!("{}/{}/{}", resource.kind, resource.namespace, resource.name)
+            }
         }
     }
 }

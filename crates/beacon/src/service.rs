@@ -1,6 +1,7 @@
 //! Puts a beacon together: a watch for each scope, the ledger, and what delivers from it.
 
 use std::convert::Infallible;
+use std::path::Path;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -10,10 +11,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 use watchfire_delivery::metrics::Metrics as DeliveryMetrics;
-use watchfire_delivery::outbox::{self, Order};
+use watchfire_delivery::outbox;
 use watchfire_delivery::retention::Retention as OutboxRetention;
 use watchfire_delivery::sink::{self, http::Http};
-use watchfire_delivery::store::{self, Damaged, Store};
+use watchfire_delivery::store::{self, Damaged, Store, open_beside};
 use watchfire_delivery::worker::{Queue, Worker};
 use watchfire_runtime::health::Health;
 use watchfire_runtime::tasks::{Stage, Tasks};
@@ -23,6 +24,7 @@ use crate::config::{BeaconConfig, Retention, Storage};
 use crate::endpoint::Endpoint;
 use crate::ledger;
 use crate::metrics::Metrics;
+use crate::notice::Order;
 use crate::storage::Monitor;
 use crate::watch::{Common, Watch};
 
@@ -65,14 +67,16 @@ impl Beacon {
         let damaged = Damaged::Refuse;
         let options = store::Options { metrics: delivery.store.clone(), damaged, ..store::Options::default() };
         let Storage { ledger: path, volume, every, thresholds } = config.storage;
-        let opened =
-            tokio::task::spawn_blocking(move || Store::open(&path, &[outbox::MODULE, ledger::MODULE], options));
+        let opened = tokio::task::spawn_blocking(move || {
+            refuse_foreign(&path)?;
+            Store::open(&path, &[outbox::MODULE, ledger::MODULE], options)
+        });
         let store = opened.await.map_err(|_| store::Error::Closed)??;
         let sink = store.write(|tx| outbox::register(tx, SINK)).await?;
         let endpoint = Endpoint::new(Arc::new(Http::new(config.endpoint)?), metrics.clone());
         let queue = Queue { name: SINK.to_owned(), id: sink, store: store.clone() };
-        let order = if config.worker.lanes.get() == 1 { Order::All } else { Order::Subject };
-        store.write(move |tx| outbox::reorder(tx, sink, order)).await?;
+        let order = if config.worker.lanes.get() == 1 { Order::All } else { Order::Name };
+        store.write(move |tx| outbox::reorder(tx, sink, |event| order.key_of(event))).await?;
         for (kind, group, namespace) in store.read(ledger::open_scopes).await? {
             if !config.entries.iter().any(|entry| entry.covers(&kind, &group, &namespace)) {
                 warn!(kind, group, namespace, "no longer watched: what was announced of it stays as it is");
@@ -131,6 +135,14 @@ impl Beacon {
             Ok::<_, Infallible>(())
         });
     }
+}
+
+/// A queue for others is not a ledger: whoever made the file goes on to need it.
+fn refuse_foreign(path: &Path) -> Result<(), store::Error> {
+    // Whatever else is wrong with it is told when it is opened.
+    let Ok(connection) = open_beside(path, &[outbox::MODULE, ledger::MODULE]) else { return Ok(()) };
+    let others = outbox::sinks(&connection).unwrap_or_default().into_iter().any(|name| name != SINK);
+    if others { Err(store::Error::OfAnother(path.to_owned())) } else { Ok(()) }
 }
 
 /// Removes what is over, and was told, for long enough.

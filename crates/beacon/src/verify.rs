@@ -29,6 +29,8 @@ pub struct Findings {
     pub pending: i64,
     /// Events that the endpoint will never take.
     pub dead: i64,
+    /// Events that somebody discarded, so that the endpoint does not know of them.
+    pub discarded: i64,
     /// Scopes about which the cluster does not say anything, and why.
     pub unanswered: Vec<String>,
 }
@@ -49,8 +51,9 @@ pub struct Finding {
 impl Findings {
     /// Whether everything in the cluster was announced, and everything that was announced is taken.
     pub fn holds(&self) -> bool {
-        let Self { objects: _, unannounced, vanished, pending, dead, unanswered } = self;
-        unannounced.is_empty() && vanished.is_empty() && *pending == 0 && *dead == 0 && unanswered.is_empty()
+        let Self { objects: _, unannounced, vanished, pending, dead, discarded, unanswered } = self;
+        let waits = pending + dead + discarded;
+        unannounced.is_empty() && vanished.is_empty() && waits == 0 && unanswered.is_empty()
     }
 }
 
@@ -80,6 +83,7 @@ pub async fn verify(config: &BeaconConfig, client: &Client) -> Result<Findings, 
         let stats = outbox::stats(&connection, sink)?;
         (findings.pending, findings.dead) = (stats.pending, stats.dead);
     }
+    findings.discarded = ledger::discarded(&connection)?;
     Ok(findings)
 }
 

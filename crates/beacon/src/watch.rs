@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
-use watchfire_delivery::outbox::{Order, SinkId};
+use watchfire_delivery::outbox::SinkId;
 use watchfire_delivery::retry::Backoff;
 use watchfire_delivery::store::{self, Store};
 use watchfire_runtime::health::{Dependency, Health, Heartbeat};
@@ -32,7 +32,7 @@ use crate::drift::Comparison;
 use crate::episode::{Allowed, Heard, Known, Lists, Object, Rule, Source, Step};
 use crate::ledger::{self, Book, ScopeKey};
 use crate::metrics::Metrics;
-use crate::notice::Envelope;
+use crate::notice::{Envelope, Order};
 
 /// Of an object nothing else is asked for.
 pub(crate) type Metadata = PartialObjectMeta<DynamicObject>;

@@ -49,8 +49,10 @@ fn verify_all(config: &Path, format: Format) -> Result<(), Failure> {
 }
 
 fn told(findings: &Findings) -> String {
-    let Findings { objects, unannounced, vanished, pending, dead, unanswered } = findings;
-    let mut text = format!("{objects} annotated objects; {pending} events wait, {dead} are dead letters");
+    let Findings { objects, unannounced, vanished, pending, dead, discarded, unanswered } = findings;
+    let mut text = format!(
+        "{objects} annotated objects; {pending} events wait, {dead} are dead letters, {discarded} were discarded"
+    );
     for (what, found) in [("not announced", unannounced), ("announced, and gone", vanished)] {
         for Finding { kind, namespace, name, uid } in found {
             // Writing to a String cannot fail.

@@ -23,10 +23,38 @@ use crate::episode::{Allowed, Rule};
 use crate::notice::Envelope;
 use crate::storage::Thresholds;
 
+/// Headers that say how a request is sent, or how its body is written.
+const OF_THE_CONNECTION: [&str; 11] = [
+    "connection",
+    "content-encoding",
+    "content-length",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Kinds that the API server serves in two groups, each object in both.
+const SERVED_TWICE: [(&str, [&str; 2]); 1] = [("Event", ["", "events.k8s.io"])];
+
 /// More requests at a time than this are no use to any endpoint.
 const MAX_CONCURRENCY: u32 = 1_000;
 
 pub(super) fn check(raw: RawConfig, env: &Env, problems: &mut Problems) -> Option<BeaconConfig> {
+    for name in env.garbled().filter(|name| name.starts_with("ENDPOINT_") || *name == "DB_PATH") {
+        problems
+            .leave_out(Origin::env(name), "is not UTF-8, so that it cannot be read as it is; set it anew, in UTF-8");
+    }
+    for (list, keys) in [("annotations", &raw.payload.annotations), ("labels", &raw.payload.labels)] {
+        for (n, key) in keys.iter().flatten().enumerate().filter(|(_, key)| !is_annotation_key(key)) {
+            problems
+                .push(format!("payload.{list}[{n}]"), format!("{key:?} is no name: write it as name or domain/name"));
+        }
+    }
     let app = app(&raw, problems);
     let entries = entries(&raw.resources, problems);
     let key = raw.annotation.key.unwrap_or_else(|| "bakerapps.net.maas".to_owned());
@@ -153,13 +181,18 @@ fn entries(raw: &[RawResource], problems: &mut Problems) -> Option<Vec<Entry>> {
         raw.iter().enumerate().filter_map(|(at, raw)| Some((at, entry(at, raw, problems)?))).collect();
     let mut taken: HashMap<(String, String, String), usize> = HashMap::new();
     for (at, entry) in &entries {
-        let of = |namespace: &str| (entry.group.clone(), entry.kind.clone(), namespace.to_owned());
+        let twice =
+            SERVED_TWICE.iter().find(|(kind, groups)| *kind == entry.kind && groups.contains(&entry.group.as_str()));
+        let group = twice.map_or(entry.group.as_str(), |(_, groups)| groups[0]);
+        let of = |namespace: &str| (group.to_owned(), entry.kind.clone(), namespace.to_owned());
         let all = vec![String::new()];
         for namespace in entry.namespaces.as_ref().unwrap_or(&all) {
-            let alike = |((group, kind, theirs), _): &(&(String, String, String), &usize)| {
-                (group, kind) == (&entry.group, &entry.kind) && (theirs.is_empty() || namespace.is_empty())
+            let alike = |((theirs, kind, place), _): &(&(String, String, String), &usize)| {
+                (theirs.as_str(), kind) == (group, &entry.kind) && (place.is_empty() || namespace.is_empty())
             };
             let other = taken.get(&of(namespace)).copied().or_else(|| taken.iter().find(alike).map(|(_, at)| *at));
+            // Twice in one entry is told of the entry.
+            let other = other.filter(|other| other != at);
             if let Some(other) = other {
                 let place =
                     if namespace.is_empty() { "in all namespaces".to_owned() } else { format!("in {namespace}") };
@@ -197,9 +230,22 @@ fn entry(at: usize, raw: &RawResource, problems: &mut Problems) -> Option<Entry>
         problems.push(key("namespaces"), "is empty, so that nothing would be watched; leave it out to watch all");
     }
     for (n, namespace) in raw.namespaces.iter().flatten().enumerate() {
+        let here = key(&format!("namespaces[{n}]"));
         if namespace.is_empty() {
-            problems.push(key(&format!("namespaces[{n}]")), "is empty; leave out namespaces to watch all");
+            problems.push(here, "is empty; leave out namespaces to watch all");
+        } else if !is_label(namespace) {
+            problems
+                .push(here, format!("{namespace:?} is no name of a namespace: letters in lower case, digits and -"));
+        } else if raw.namespaces.iter().flatten().take(n).any(|earlier| earlier == namespace) {
+            problems.push(here, format!("{namespace} stands here twice"));
         }
+    }
+    if let Some(kind) = kind.as_deref().filter(|kind| !kind.chars().all(|c| c.is_ascii_alphanumeric())) {
+        problems.push(key("kind"), format!("{kind:?} is no kind: write it like Pod"));
+    }
+    let of_a_version = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '-' | '/');
+    if let Some(version) = raw.api_version.as_deref().filter(|version| !version.chars().all(of_a_version)) {
+        problems.push(key("apiVersion"), format!("{version:?} is none: write it like v1, or apps/v1"));
     }
     let (group, version) = version?;
     Some(Entry {
@@ -250,6 +296,12 @@ fn endpoint(
         match (HeaderName::try_from(name.as_str()), HeaderValue::try_from(value.as_str())) {
             (Ok(name), Ok(_)) if name == http::header::CONTENT_TYPE => {
                 problems.push(origin, "is what events are, application/cloudevents+json; leave it out");
+            }
+            (Ok(name), Ok(_)) if OF_THE_CONNECTION.contains(&name.as_str()) => {
+                problems.push(origin, "is the connection's, and not an event's; leave it out");
+            }
+            (Ok(name), Ok(_)) if headers.contains_key(&name) => {
+                problems.push(origin, "stands here twice: capitals make no difference");
             }
             (Ok(name), Ok(mut value)) => {
                 value.set_sensitive(true);
@@ -359,6 +411,12 @@ fn text(key: &str, given: Option<String>, default: &str, problems: &mut Problems
         problems.push(key, format!("{text:?} has blanks, or nothing at all"));
     }
     text
+}
+
+/// As Kubernetes has the names of namespaces.
+fn is_label(name: &str) -> bool {
+    let of_a_label = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    (1..=63).contains(&name.len()) && name.chars().all(of_a_label) && !name.starts_with('-') && !name.ends_with('-')
 }
 
 /// As Kubernetes has it: a name, or a domain and a name.

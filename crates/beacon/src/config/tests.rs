@@ -76,11 +76,15 @@ resources:
   - kind: Node
   - apiVersion: a/b/c
     kind: X
+  - {apiVersion: v1, kind: Event}
+  - {apiVersion: events.k8s.io/v1, kind: Event}
+  - {apiVersion: v1, kind: Secret, namespaces: [\"b/secrets?x=\", b, b]}
+  - {apiVersion: \"v 1\", kind: \"Po d\"}
 endpoint:
   url: not an address
   method: GET
   timeout: 0s
-  headers: {\"a b\": x, Content-Type: text/plain}
+  headers: {\"a b\": x, Content-Type: text/plain, Content-Length: \"5\", X-A: \"1\", x-a: \"2\"}
   retry: {maxAttempts: 0, jitter: 2, initialBackoff: 10m}
 annotation: {key: \"no name\", values: []}
 worker: {concurrency: 0, batchSize: 0, pollInterval: -5s}
@@ -100,6 +104,13 @@ metrics: {path: /x}
         "endpoint.method: \"GET\" is none of POST, PUT and PATCH",
         "endpoint.timeout: 0 is no time",
         "endpoint.headers.a b: is no name of a header",
+        "resources[5]: Event in all namespaces is watched by resources[4] already",
+        "resources[6].namespaces[0]: \"b/secrets?x=\" is no name of a namespace",
+        "resources[6].namespaces[2]: b stands here twice",
+        "resources[7].kind: \"Po d\" is no kind",
+        "resources[7].apiVersion: \"v 1\" is none",
+        "endpoint.headers.Content-Length: is the connection's",
+        "endpoint.headers.x-a: stands here twice",
         "endpoint.headers.Content-Type: is what events are",
         "endpoint.retry.maxAttempts: 0 would send nothing",
         "endpoint.retry.jitter: 2 is not from 0 to 1",

@@ -1,3 +1,5 @@
+use std::collections::HashSet;
+
 use watchfire_delivery::outbox;
 use watchfire_delivery::store::{Options, Store};
 
@@ -17,7 +19,7 @@ async fn scene() -> Scene {
     let named = key.clone();
     let (id, sink) =
         store.write(move |tx| Ok((scope(tx, &named)?.0, outbox::register(tx, "endpoint")?))).await.unwrap();
-    Scene { _folder: folder, store, book: Book { id, key, envelope, sink, order: Order::Subject } }
+    Scene { _folder: folder, store, book: Book { id, key, envelope, sink, order: Order::Name } }
 }
 
 fn pod(uid: &str, value: &str) -> Snapshot {
@@ -117,4 +119,27 @@ async fn a_scope_is_known_again_and_whether_it_was_listed() {
     assert_eq!(scene.store.write(move |tx| scope(tx, &named)).await.unwrap(), (id, true));
     let other = ScopeKey { namespace: "ns".into(), ..key };
     assert_ne!(scene.store.write(move |tx| scope(tx, &other)).await.unwrap().0, id);
+}
+
+/// Whatever the envelope and the concurrency were when an event was written, its end goes out behind its beginning.
+#[tokio::test]
+async fn what_waits_keeps_its_order_when_the_configuration_changes() {
+    let scene = scene().await;
+    let sink = scene.book.sink;
+    scene.note(Step::Begin(pod("1", "x"), Source::Watch)).await;
+    for (order, source) in [(Order::Name, "/other"), (Order::All, "/beacon"), (Order::Name, "/beacon")] {
+        let envelope = Envelope { source: source.into(), type_prefix: "t".into() };
+        let book = Book { envelope, order, ..scene.book.clone() };
+        scene.store.write(move |tx| outbox::reorder(tx, sink, |event| order.key_of(event))).await.unwrap();
+        let steps = [Step::End("1".into(), Source::Watch), Step::Begin(pod("1", "x"), Source::Watch)];
+        let noted =
+            move |tx: &Tx<'_>| steps.iter().try_for_each(|it| book.note(tx, it, Timestamp::UNIX_EPOCH).map(drop));
+        scene.store.write(noted).await.unwrap();
+        let due = move |connection: &Connection| {
+            outbox::claim(connection, sink, 100, &HashSet::default(), Timestamp::UNIX_EPOCH)
+        };
+        let due = scene.store.read(due).await.unwrap();
+        assert_eq!(due.claims.len(), 1, "{order:?}: the first alone");
+        assert_eq!(due.claims[0].seq, 1);
+    }
 }

@@ -315,6 +315,15 @@ async fn a_permanent_failure_is_kept_and_the_deletion_is_told_all_the_same() {
     let listed = text(&run(&["outbox", "--store", &stage.ledger(), "list"], &[]).await.stdout);
     assert!(listed.contains("status 400"), "{listed}");
     assert_eq!(stage.verify().await.1["dead"], 1);
+    run(&["outbox", "--store", &stage.ledger(), "discard", "--state", "dead", "--reason", "test"], &[]).await;
+    let (alike, found) = stage.verify().await;
+    assert!(!alike && found["discarded"] == 1, "nobody was told of it: {found}");
+    let served =
+        [("BROKER_TYPE", "http"), ("BROKER_HTTP_STORE", &*stage.ledger()), ("BROKER_HTTP_SUBSCRIBERS", "a=http://a")];
+    let sentinel = stage.folder.path().join("sentinel.yaml");
+    std::fs::write(&sentinel, "resource_type: clusters\nhyperfleet_api: {endpoint: http://127.0.0.1:1}\n").unwrap();
+    let refused = run(&["sentinel", "--config", &sentinel.display().to_string()], &served).await;
+    assert!(text(&refused.stderr).contains("it is another service's"), "{}", text(&refused.stderr));
 }
 
 /// S14, S16: a watch that breaks is begun anew, and what was missed meanwhile is told; nothing is concluded from silence.
@@ -368,8 +377,8 @@ async fn a_comparison_finds_what_no_watch_told_of() {
     let edit = "
         DELETE FROM episodes WHERE name = 'a';
         INSERT INTO episodes (id, scope, uid, episode, namespace, name, annotation_value, state, detection_source,
-            created_at, labels, annotations, resource_version)
-        SELECT 'ghost', scope, 'ghost', 1, namespace, 'ghost', 'x', 'exists', 'watch', 0, '{}', '{}', '' FROM episodes;";
+            created_at, labels, annotations, resource_version, created_sent_at)
+        SELECT 'ghost', scope, 'ghost', 1, namespace, 'ghost', 'x', 'exists', 'watch', 0, '{}', '{}', '', 0 FROM episodes;";
     let connection = open_beside(Path::new(&stage.ledger()), &[]).unwrap();
     connection.execute_batch(edit).unwrap();
     eventually(DEADLINE, "the differences are told", async || (stage.told().len() >= 4).then_some(())).await;

@@ -99,6 +99,58 @@ fn is_told(happened: &[Happened], told: &[(bool, String)], gaps: &[Gap]) -> bool
     }
 }
 
+/// How the endpoint answers, and what it took.
+struct Endpoint {
+    /// The percentage of requests that fail.
+    failing: Arc<AtomicU32>,
+    taken: Arc<Mutex<HashMap<String, u32>>>,
+}
+
+impl Endpoint {
+    fn of(receiver: &Receiver, seed: u64) -> Self {
+        let answers = Mutex::new(StdRng::seed_from_u64(seed));
+        let (failing, taken) = (Arc::new(AtomicU32::new(20)), Arc::<Mutex<HashMap<String, u32>>>::default());
+        let (share, times) = (Arc::clone(&failing), Arc::clone(&taken));
+        receiver.choose(move |request| {
+            let mut answers = answers.lock().unwrap();
+            if answers.random_ratio(share.load(Ordering::Relaxed), 100) {
+                let status = [500, 502, 503, 429, 408][answers.random_range(0..5)];
+                return Some(if answers.random_bool(0.05) { Answer::hang() } else { Answer::status(status) });
+            }
+            let event: Value = serde_json::from_slice(&request.body).unwrap();
+            *times.lock().unwrap().entry(event["id"].as_str().unwrap().to_owned()).or_default() += 1;
+            Some(Answer::status(200))
+        });
+        Self { failing, taken }
+    }
+
+    fn fails(&self, percent: u32) {
+        self.failing.store(percent, Ordering::Relaxed);
+    }
+
+    /// Events that were taken more than once.
+    fn again(&self) -> u32 {
+        self.taken.lock().unwrap().values().map(|times| times - 1).sum()
+    }
+}
+
+/// What was told of each name, each event once; one that came again is what it was. Returns how many there were, too.
+fn heard(events: Vec<Value>) -> (BTreeMap<String, Vec<(bool, String)>>, usize) {
+    let (mut bodies, mut told) = (HashMap::<String, Value>::new(), BTreeMap::<_, Vec<_>>::new());
+    for event in events {
+        let id = event["id"].as_str().unwrap().to_owned();
+        if let Some(before) = bodies.insert(id.clone(), event.clone()) {
+            assert_eq!(before, event, "{id} is not what it was");
+            continue;
+        }
+        let resource = &event["data"]["resource"];
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let created = text(&event["type"]).ends_with(".created");
+        told.entry(text(&resource["name"])).or_default().push((created, text(&resource["uid"])));
+    }
+    (told, bodies.len())
+}
+
 async fn round(seed: u64) -> Option<String> {
     let stage = Stage::set("beacon::faults").await?;
     let mut random = StdRng::seed_from_u64(seed);
@@ -106,23 +158,9 @@ async fn round(seed: u64) -> Option<String> {
     let kubeconfig = stage.account.kubeconfig_over(proxy.address());
     let (entry, more) = (String::new(), "  timeout: 1s\nworker: {concurrency: 4}\nreconciliation: {interval: 1s}\n");
     let start = || stage.process(&kubeconfig, &entry, more);
-    let answers = Mutex::new(StdRng::seed_from_u64(seed));
-    // The percentage of requests that fail.
-    let failing = Arc::new(AtomicU32::new(20));
-    let taken = Arc::new(Mutex::new(HashMap::<String, u32>::new()));
-    let (share, takes) = (Arc::clone(&failing), Arc::clone(&taken));
-    stage.receiver.choose(move |request| {
-        let mut answers = answers.lock().unwrap();
-        if answers.random_ratio(share.load(Ordering::Relaxed), 100) {
-            let status = [500, 502, 503, 429, 408][answers.random_range(0..5)];
-            return Some(if answers.random_bool(0.05) { Answer::hang() } else { Answer::status(status) });
-        }
-        let event: Value = serde_json::from_slice(&request.body).unwrap();
-        *takes.lock().unwrap().entry(event["id"].as_str().unwrap().to_owned()).or_default() += 1;
-        Some(Answer::status(200))
-    });
-
+    let endpoint = Endpoint::of(&stage.receiver, seed);
     let mut beacon = Beacon::started(start()).await;
+    beacon.readiness(200).await;
     let (mut world, mut gaps, mut kills) = (World::default(), Vec::new(), 0_u32);
     let (mut said, mut barriers) = (String::new(), 0);
     // Since when it may not hear everything.
@@ -174,13 +212,13 @@ async fn round(seed: u64) -> Option<String> {
                 .await;
                 deaf = None;
             }
-            6 => failing.store(random.random_range(0..90), Ordering::Relaxed),
+            6 => endpoint.fails(random.random_range(0..90)),
             _ => tokio::time::sleep(Duration::from_millis(random.random_range(1..200))).await,
         }
     }
     proxy.set(Mode::Pass).await;
     proxy.cut();
-    failing.store(0, Ordering::Relaxed);
+    endpoint.fails(0);
     beacon.readiness(200).await;
     eventually(DEADLINE, &format!("cluster, ledger and deliveries alike, seed {seed}"), async || {
         stage.verify().await.0.then_some(())
@@ -189,26 +227,14 @@ async fn round(seed: u64) -> Option<String> {
     said.push_str(&beacon.process.out());
     beacon.stop().await;
 
-    let mut bodies: HashMap<String, Value> = HashMap::new();
-    let mut told: BTreeMap<String, Vec<(bool, String)>> = BTreeMap::new();
-    for event in stage.events() {
-        let id = event["id"].as_str().unwrap().to_owned();
-        if let Some(before) = bodies.insert(id.clone(), event.clone()) {
-            assert_eq!(before, event, "seed {seed}: {id} is not what it was");
-            continue;
-        }
-        let resource = &event["data"]["resource"];
-        let text = |value: &Value| value.as_str().unwrap().to_owned();
-        let created = text(&event["type"]).ends_with(".created");
-        told.entry(text(&resource["name"])).or_default().push((created, text(&resource["uid"])));
-    }
+    let (mut told, events) = heard(stage.events());
     for name in NAMES {
         let (happened, told) = (world.happened.remove(name).unwrap_or_default(), told.remove(name).unwrap_or_default());
         let millis = |at: Instant| at.saturating_duration_since(begun).as_millis();
-        let word = |created: bool, uid: &str| format!("{} {}", if created { "+" } else { "-" }, &uid[..8]);
+        let short = |created: bool, uid: &str| format!("{} {}", if created { "+" } else { "-" }, &uid[..8]);
         let happened_as: Vec<_> =
-            happened.iter().map(|it| format!("{} at {}", word(it.created, &it.uid), millis(it.begun))).collect();
-        let told_as: Vec<_> = told.iter().map(|(created, uid)| word(*created, uid)).collect();
+            happened.iter().map(|it| format!("{} at {}", short(it.created, &it.uid), millis(it.begun))).collect();
+        let told_as: Vec<_> = told.iter().map(|(created, uid)| short(*created, uid)).collect();
         let gaps_at: Vec<_> = gaps.iter().map(|gap| (millis(gap.from), millis(gap.until))).collect();
         assert!(
             is_told(&happened, &told, &gaps),
@@ -216,9 +242,9 @@ async fn round(seed: u64) -> Option<String> {
         );
     }
     // The endpoint is busy with one event of each lane at most when the process is killed.
-    let again: u32 = taken.lock().unwrap().values().map(|times| times - 1).sum();
+    let again = endpoint.again();
     assert!(again <= 4 * kills, "seed {seed}: {again} events were taken again, with {kills} kills");
-    Some(format!("seed {seed}: {} events, {again} taken again, {kills} kills", bodies.len()))
+    Some(format!("seed {seed}: {events} events, {again} taken again, {kills} kills"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
