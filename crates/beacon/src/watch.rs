@@ -145,14 +145,13 @@ impl Watch {
             None => Api::all_with(self.common.client.clone(), &resource),
         };
         let Common { sink, envelope, order, .. } = self.common.clone();
-        let begin = |tx: &store::Tx<'_>, key: &ScopeKey| {
-            let (id, listed) = ledger::scope(tx, key)?;
-            ledger::adopt(tx, id, key)?;
-            Ok((id, listed, ledger::open(tx, id)?))
-        };
         let work = {
             let key = key.clone();
-            move |tx: &store::Tx<'_>| begin(tx, &key)
+            move |tx: &store::Tx<'_>| {
+                let (id, listed) = ledger::scope(tx, &key)?;
+                ledger::adopt(tx, id, &key)?;
+                Ok((id, listed, ledger::open(tx, id)?))
+            }
         };
         let ledger =
             Ledger { store: &self.common.store, state: &self.state, heartbeat: &self.heartbeat, token: &token };
@@ -264,10 +263,11 @@ impl Scope<'_> {
                 Some(chunk) = heartbeat.during(events.next()) => {
                     for event in chunk {
                         match event {
-                            // That a list is to begin is no answer.
-                            Ok(Event::Init) => self.begins(),
                             Ok(event) => {
-                                self.answers(&mut errors);
+                                // That a list is to begin is no answer.
+                                if !matches!(event, Event::Init) {
+                                    self.answers(&mut errors);
+                                }
                                 self.hear(event, &mut steps).await?;
                             }
                             Err(error) => {
@@ -340,7 +340,7 @@ impl Scope<'_> {
     }
 
     async fn hear(&mut self, event: Event<Metadata>, steps: &mut Vec<Step>) -> Result<(), Stopped> {
-        if !matches!(event, Event::InitDone) {
+        if !matches!(event, Event::Init | Event::InitDone) {
             self.common.metrics.heard(&self.book.key.kind, clock::now());
         }
         match event {
