@@ -91,6 +91,33 @@ pub enum Error {
         /// The answer's `Retry-After`.
         retry_after: Option<Duration>,
     },
+    /// The endpoint answered that it is elsewhere.
+    #[error("post to {target}: it redirects to {to}: status {status}")]
+    Redirected {
+        /// Endpoint.
+        target: String,
+        /// Where it leads, without what may be secret.
+        to: String,
+        /// HTTP status code.
+        status: u16,
+    },
+    /// The endpoint does not allow to be sent events by us.
+    #[error("send events to {target}: {detail}")]
+    NotAllowed {
+        /// Endpoint.
+        target: String,
+        /// What it said.
+        detail: String,
+    },
+    /// This side's own credentials cannot be read.
+    #[error("read the credentials for {target}")]
+    Credentials {
+        /// Endpoint.
+        target: String,
+        /// Why not.
+        #[source]
+        source: Cause,
+    },
     /// The event is larger than the far side takes.
     #[error("publish {size} bytes to {target}, which takes at most {limit}")]
     TooLarge {
@@ -125,8 +152,8 @@ impl Error {
             | Self::Blocked { .. }
             | Self::Store { .. }
             | Self::Standby => Verdict::Retry { after: None },
-            Self::Denied { .. } => Verdict::Provisional,
-            Self::TooLarge { .. } => Verdict::Permanent,
+            Self::Denied { .. } | Self::NotAllowed { .. } | Self::Credentials { .. } => Verdict::Provisional,
+            Self::TooLarge { .. } | Self::Redirected { .. } => Verdict::Permanent,
             Self::Status { status, retry_after, .. } => retry::classify(*status, *retry_after),
         }
     }
@@ -136,12 +163,12 @@ impl Error {
         match self {
             Self::Connect { .. } => "connect",
             Self::Timeout { .. } => "timeout",
-            Self::Denied { .. } => "denied",
+            Self::Denied { .. } | Self::NotAllowed { .. } | Self::Credentials { .. } => "denied",
             Self::Misconfigured { .. } => "misconfigured",
             Self::Unroutable { .. } => "unroutable",
             Self::Refused { .. } => "refused",
             Self::Blocked { .. } => "blocked",
-            Self::Status { .. } => "status",
+            Self::Status { .. } | Self::Redirected { .. } => "status",
             Self::TooLarge { .. } => "too_large",
             Self::Store { .. } => "store",
             Self::Standby => "standby",
@@ -154,11 +181,25 @@ impl Error {
             Self::Connect { .. }
             | Self::Timeout { .. }
             | Self::Denied { .. }
+            | Self::NotAllowed { .. }
+            | Self::Credentials { .. }
             | Self::Misconfigured { .. }
             | Self::Blocked { .. }
             | Self::Store { .. }
             | Self::Standby => true,
-            Self::Unroutable { .. } | Self::Refused { .. } | Self::Status { .. } | Self::TooLarge { .. } => false,
+            Self::Unroutable { .. }
+            | Self::Refused { .. }
+            | Self::Status { .. }
+            | Self::Redirected { .. }
+            | Self::TooLarge { .. } => false,
+        }
+    }
+
+    /// The status of the answer, if there was one.
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            Self::Status { status, .. } | Self::Redirected { status, .. } => Some(*status),
+            _ => None,
         }
     }
 
@@ -174,7 +215,12 @@ impl Error {
             Self::Blocked { .. } => {
                 "free memory or disk space on the broker (rabbitmq-diagnostics alarms); events go out by themselves then"
             }
-            Self::Status { status: 300..=399, .. } => "write the URL that it redirects to; redirects are not followed",
+            Self::Redirected { .. } => {
+                "write the URL that it redirects to, if that is meant; redirects are not followed"
+            }
+            Self::NotAllowed { .. } => "allow this origin at the endpoint, or leave out endpoint.handshake",
+            Self::Credentials { .. } => "check that the file is there, that this user may read it, and what is in it",
+            Self::Status { status: 300..=399, .. } => "check the URL: what answers there takes no events",
             Self::Status { status: 401 | 403, .. } => "check the token and what it permits",
             Self::Status { status: 404 | 405, .. } => "check the path of the URL",
             Self::Status { status: 410, .. } => {
@@ -237,7 +283,10 @@ mod tests {
             (Error::Blocked { target: target() }, "blocked", again),
             (Error::TooLarge { target: target(), size: 2, limit: 1 }, "too_large", Verdict::Permanent),
             (Error::Store { source: Arc::new(store::Error::Closed) }, "store", again),
-            (status(302), "status", Verdict::Permanent),
+            (Error::Redirected { target: target(), to: target(), status: 302 }, "status", Verdict::Permanent),
+            (Error::NotAllowed { target: target(), detail: target() }, "denied", Verdict::Provisional),
+            (Error::Credentials { target: target(), source: source() }, "denied", Verdict::Provisional),
+            (status(304), "status", Verdict::Permanent),
             (status(401), "status", Verdict::Provisional),
             (status(404), "status", Verdict::Permanent),
             (status(410), "status", Verdict::Pause),

@@ -18,6 +18,7 @@ mod pubsub;
 mod rabbit;
 mod receiver;
 mod services;
+mod tls;
 
 pub use broker::Broker;
 pub use collector::{Collector, Span};
@@ -33,6 +34,7 @@ pub use services::{
     amqp_url, cluster, control_plane, install_crypto, missing, private_broker, private_broker_with, private_emulator,
     process_node, pubsub_endpoint,
 };
+pub use tls::TlsFront;
 
 /// A name no other test uses, for exchanges, queues and topics: `prefix-<uuid>`.
 pub fn unique(prefix: &str) -> String {

@@ -17,7 +17,9 @@ use watchfire_runtime::duration::GoDuration;
 use watchfire_runtime::http::{Authorities, read_identity};
 use watchfire_runtime::telemetry::{LogFormat, check_level};
 
-use super::raw::{RawConfig, RawEndpoint, RawHealth, RawMetrics, RawResource, RawRetry, RawStorage, RawTls, RawWorker};
+use super::raw::{
+    RawConfig, RawEndpoint, RawHandshake, RawHealth, RawMetrics, RawResource, RawRetry, RawStorage, RawTls, RawWorker,
+};
 use super::{App, BeaconConfig, Entry, Ports, Reconciliation, Retention, Storage};
 use crate::episode::{Allowed, Rule};
 use crate::notice::Envelope;
@@ -55,7 +57,7 @@ pub(super) fn check(raw: RawConfig, env: &Env, problems: &mut Problems) -> Optio
                 .push(format!("payload.{list}[{n}]"), format!("{key:?} is no name: write it as name or domain/name"));
         }
     }
-    let app = app(&raw, problems);
+    let (app, typed) = (app(&raw, problems), raw.clone());
     let entries = entries(&raw.resources, problems);
     let key = raw.annotation.key.unwrap_or_else(|| "bakerapps.net.maas".to_owned());
     if !is_annotation_key(&key) {
@@ -106,6 +108,7 @@ pub(super) fn check(raw: RawConfig, env: &Env, problems: &mut Problems) -> Optio
         retention,
         storage,
         ports,
+        raw: typed,
     })
 }
 
@@ -317,6 +320,7 @@ fn endpoint(
     let token = token.or_else(|| raw.token_file.map(SecretSource::file));
     let signing = env.get("ENDPOINT_SIGNING_SECRET").map(SecretSource::literal);
     let signing = signing.or_else(|| raw.signing_secret_file.map(SecretSource::file));
+    let handshake = handshake(&raw.handshake, problems);
     let mut config = sink::Config::new(url?);
     config.method = method?;
     config.timeout = timeout;
@@ -328,7 +332,30 @@ fn endpoint(
     config.request_id = true;
     config.tls = tls?;
     config.signing = signing;
+    config.handshake = handshake;
     Some(config)
+}
+
+fn handshake(raw: &RawHandshake, problems: &mut Problems) -> Option<sink::Handshake> {
+    let rate = raw.rate.and_then(|rate| {
+        let most = NonZeroU32::new(rate);
+        if most.is_none() {
+            problems.push("endpoint.handshake.rate", "0 asks for nothing; leave it out to ask for no number");
+        }
+        most
+    });
+    let Some(origin) = &raw.origin else {
+        if raw.rate.is_some() {
+            problems.push("endpoint.handshake.rate", "needs origin beside it");
+        }
+        return None;
+    };
+    let of_a_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
+    if origin.is_empty() || !origin.chars().all(of_a_name) {
+        let message = format!("{origin:?} is no DNS name: write it like fleet.example.com");
+        problems.push("endpoint.handshake.origin", message);
+    }
+    Some(sink::Handshake { origin: HeaderValue::try_from(origin.as_str()).ok()?, rate })
 }
 
 fn tls(raw: &RawTls, problems: &mut Problems) -> Option<sink::Tls> {

@@ -123,6 +123,8 @@ pub struct RawEndpoint {
     /// A file with one or more signing secrets of Standard Webhooks (`whsec_...`), read again when it changes;
     /// `ENDPOINT_SIGNING_SECRET` takes precedence. Default: requests are not signed.
     pub signing_secret_file: Option<PathBuf>,
+    /// Whether the endpoint is asked first. Default: it is not.
+    pub handshake: RawHandshake,
     /// When to try again.
     pub retry: RawRetry,
     /// How the endpoint's certificate is checked.
@@ -137,6 +139,18 @@ impl std::fmt::Debug for RawEndpoint {
             .field("timeout", &self.timeout)
             .finish_non_exhaustive()
     }
+}
+
+/// `endpoint.handshake` as typed.
+#[derive(Debug, Clone, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+#[schemars(rename = "Handshake")]
+pub struct RawHandshake {
+    /// The DNS name that stands for what sends. Where it is set, the endpoint is asked by `OPTIONS` before the first event, as
+    /// the CloudEvents webhook specification has it, and sent nothing until it allows this origin; `*` allows any.
+    pub origin: Option<String>,
+    /// Requests per minute to ask for; what the endpoint allows is kept to in any case. Default: no number.
+    pub rate: Option<u32>,
 }
 
 /// `endpoint.retry` as typed.

@@ -18,14 +18,18 @@ use tokio::time::{Instant, timeout, timeout_at};
 use url::Url;
 use uuid::Uuid;
 use watchfire_runtime::http::{Authorities, Identity};
-use watchfire_runtime::redact::host;
+use watchfire_runtime::redact::{address, host};
 use watchfire_runtime::{SecretSource, chain, clock};
 
 use crate::event::{CloudEvent, STRUCTURED, percent_encode};
 use crate::retry;
 use crate::sink::{Cause, Error, EventSink};
 
+mod handshake;
 mod signature;
+
+pub use handshake::Handshake;
+use handshake::{Granted, ORIGIN};
 
 /// Bytes of an answer that are read, to keep its connection; a longer answer costs the connection.
 const ANSWER_LIMIT: usize = 64 << 10;
@@ -72,6 +76,8 @@ pub struct Config {
     pub tls: Tls,
     /// The secrets that requests are signed with, separated by blanks; asked for with each request.
     pub signing: Option<SecretSource>,
+    /// Asks the endpoint first whether it wants events.
+    pub handshake: Option<Handshake>,
 }
 
 /// How both sides show who they are.
@@ -112,6 +118,7 @@ impl Config {
             request_id: false,
             tls: Tls::default(),
             signing: None,
+            handshake: None,
         }
     }
 }
@@ -121,6 +128,7 @@ pub struct Http {
     client: Client,
     target: String,
     config: Config,
+    granted: Granted,
 }
 
 impl std::fmt::Debug for Http {
@@ -155,7 +163,7 @@ impl Http {
         }
         let client =
             client.build().map_err(|error| misconfigured(&chain(&error), "check the TLS setup of this host"))?;
-        let sink = Self { client, target, config };
+        let sink = Self { client, target, config, granted: Granted::default() };
         // Only to learn that one can be made.
         drop(sink.request(Method::HEAD)?);
         drop(sink.signature("", &[])?);
@@ -167,7 +175,14 @@ impl Http {
         let mut headers = self.config.headers.clone();
         if let Some(token) = self.config.token.as_ref().filter(|_| !headers.contains_key(header::AUTHORIZATION)) {
             let target = || self.target.clone();
-            let token = token.current().map_err(|source| Error::Denied { target: target(), source: source.into() })?;
+            let token =
+                token.current().map_err(|source| Error::Credentials { target: target(), source: source.into() })?;
+            if token.expose_secret().get(..7).is_some_and(|begin| begin.eq_ignore_ascii_case("bearer ")) {
+                return Err(Error::Credentials {
+                    target: target(),
+                    source: "it begins with Bearer, which is added here".into(),
+                });
+            }
             let value = HeaderValue::from_str(&format!("Bearer {}", token.expose_secret()));
             let mut value = value.map_err(|_| Error::Misconfigured {
                 target: target(),
@@ -185,6 +200,21 @@ impl Http {
     }
 
     async fn post(&self, event: &CloudEvent) -> Result<(), Error> {
+        let Some(handshake) = &self.config.handshake else {
+            return self.answer(self.message(event)?).await;
+        };
+        let refused = |detail| Error::NotAllowed { target: self.target.clone(), detail };
+        let ask = self.send(self.request(Method::OPTIONS)?.headers(handshake.question()));
+        self.granted.turn(handshake, async { Ok(ask.await?.headers().clone()) }, refused).await?;
+        let outcome = self.answer(self.message(event)?.header(ORIGIN, handshake.origin.clone())).await;
+        if let Err(Error::Status { status: 401 | 403 | 405 | 410, .. }) = outcome {
+            self.granted.forget().await;
+        }
+        outcome
+    }
+
+    /// The request that carries an event.
+    fn message(&self, event: &CloudEvent) -> Result<RequestBuilder, Error> {
         let request = self.request(self.config.method.clone())?;
         let (request, body) = match self.config.mode {
             Mode::Structured => (request.header(header::CONTENT_TYPE, &self.config.content_type), event.body().clone()),
@@ -193,7 +223,7 @@ impl Http {
             }
         };
         let signature = self.signature(event.id(), &body)?;
-        self.answer(request.headers(signature).body(body)).await
+        Ok(request.headers(signature).body(body))
     }
 
     /// The headers that say who sent a message and when: anew for each attempt, while its id stays.
@@ -201,7 +231,8 @@ impl Http {
         let mut headers = HeaderMap::new();
         let Some(secrets) = &self.config.signing else { return Ok(headers) };
         let target = || self.target.clone();
-        let secrets = secrets.current().map_err(|source| Error::Denied { target: target(), source: source.into() })?;
+        let secrets =
+            secrets.current().map_err(|source| Error::Credentials { target: target(), source: source.into() })?;
         let timestamp = clock::now().as_second();
         let signature = signature::sign(secrets.expose_secret(), id, timestamp, body);
         let signature = signature.map_err(|error| Error::Misconfigured {
@@ -245,25 +276,31 @@ impl Http {
 
     async fn answer(&self, request: RequestBuilder) -> Result<(), Error> {
         let begun = Instant::now();
-        let response = match timeout(self.config.timeout, request.send()).await {
-            Ok(Ok(response)) => response,
-            Ok(Err(error)) if error.is_timeout() => return Err(self.late()),
-            Ok(Err(error)) => {
-                // Without its URL, which may carry credentials.
-                return Err(Error::Connect { target: self.target.clone(), source: error.without_url().into() });
-            }
-            Err(_) => return Err(self.late()),
-        };
+        let response = self.send(request).await?;
         let status = response.status().as_u16();
         let after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
         let retry_after = after.and_then(|value| retry::retry_after(value, clock::now()));
+        let to = location(&response, &self.config.url).filter(|_| matches!(status, 300..=399));
         // What the answer says is decided by its status; a body that does not come only costs the connection.
         let until = (begun + self.config.timeout).min(Instant::now() + ANSWER_TIME);
         timeout_at(until, drain(response)).await.ok();
         if retry::is_delivered(status) {
             return Ok(());
         }
+        if let Some(to) = to {
+            return Err(Error::Redirected { target: self.target.clone(), to, status });
+        }
         Err(Error::Status { target: self.target.clone(), status, retry_after })
+    }
+
+    async fn send(&self, request: RequestBuilder) -> Result<Response, Error> {
+        match timeout(self.config.timeout, request.send()).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) if error.is_timeout() => Err(self.late()),
+            // Without its URL, which may carry credentials.
+            Ok(Err(error)) => Err(Error::Connect { target: self.target.clone(), source: error.without_url().into() }),
+            Err(_) => Err(self.late()),
+        }
     }
 
     fn late(&self) -> Error {
@@ -293,11 +330,17 @@ impl EventSink for Http {
         Box::pin(async move {
             match self.answer(self.request(Method::HEAD)?).await {
                 Err(error @ Error::Status { status: 401 | 403 | 410 | 429 | 502 | 503 | 504, .. }) => Err(error),
-                Ok(()) | Err(Error::Status { .. }) => Ok(()),
+                Ok(()) | Err(Error::Status { .. } | Error::Redirected { .. }) => Ok(()),
                 Err(error) => Err(error),
             }
         })
     }
+}
+
+/// Where an answer leads, without what may be secret.
+fn location(response: &Response, from: &Url) -> Option<String> {
+    let to = from.join(response.headers().get(header::LOCATION)?.to_str().ok()?).ok()?;
+    Some(address(&to))
 }
 
 async fn drain(mut response: Response) {
