@@ -249,16 +249,46 @@ pub fn discarded(connection: &Connection) -> Result<i64, Error> {
     Ok(connection.query_row(sql, [], |row| row.get(0))?)
 }
 
+/// The beginnings and ends that wait for their delivery, of each kind.
+pub fn pending(connection: &Connection) -> Result<Vec<(String, [i64; 2])>, Error> {
+    let mut kinds: BTreeMap<String, [i64; 2]> = BTreeMap::new();
+    let mut statement = connection.prepare_cached("SELECT kind FROM scopes")?;
+    for kind in statement.query_map([], |row| row.get(0))? {
+        kinds.entry(kind?).or_default();
+    }
+    let sql = "
+        SELECT s.kind, e.id LIKE '%.deleted', count(*)
+        FROM deliveries d
+        JOIN events e ON e.seq = d.event
+        JOIN episodes o ON o.id = substr(e.id, 1, length(e.id) - 8)
+        JOIN scopes s ON s.id = o.scope
+        WHERE d.state = 'pending' GROUP BY 1, 2";
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let counts = kinds.entry(row.get(0)?).or_default();
+        counts[usize::from(row.get::<_, bool>(1)?)] = row.get(2)?;
+    }
+    Ok(kinds.into_iter().collect())
+}
+
+/// What is over, and may be removed: nothing of it waits or is a dead letter.
+const ELIGIBLE: &str = "
+    FROM episodes o
+    WHERE o.state = 'deleted' AND o.deleted_at < ?1 AND NOT EXISTS (
+        SELECT 1 FROM deliveries d
+        WHERE d.event IN (o.created_event, o.deleted_event) AND d.state IN ('pending', 'dead'))";
+
+/// How many episodes were over before a time and may be removed.
+pub fn eligible(connection: &Connection, before: Timestamp) -> Result<i64, Error> {
+    let sql = format!("SELECT count(*) {ELIGIBLE}");
+    Ok(connection.prepare_cached(&sql)?.query_row([before.as_millisecond()], |row| row.get(0))?)
+}
+
 /// Removes episodes that were over before a time, and of which nothing waits or is a dead letter; returns how many.
 pub fn prune(connection: &Connection, before: Timestamp, limit: u32) -> Result<usize, Error> {
-    let sql = "
-        DELETE FROM episodes WHERE seq IN (
-            SELECT o.seq FROM episodes o
-            WHERE o.state = 'deleted' AND o.deleted_at < ?1 AND NOT EXISTS (
-                SELECT 1 FROM deliveries d
-                WHERE d.event IN (o.created_event, o.deleted_event) AND d.state IN ('pending', 'dead'))
-            ORDER BY o.deleted_at LIMIT ?2)";
-    Ok(connection.prepare_cached(sql)?.execute((before.as_millisecond(), limit))?)
+    let sql = format!("DELETE FROM episodes WHERE seq IN (SELECT o.seq {ELIGIBLE} ORDER BY o.deleted_at LIMIT ?2)");
+    Ok(connection.prepare_cached(&sql)?.execute((before.as_millisecond(), limit))?)
 }
 
 #[cfg(test)]

@@ -2,7 +2,9 @@
 //!
 //! Labels are from closed sets, but for kinds and namespaces: those that the configuration names, and `all`.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -12,6 +14,8 @@ use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+use watchfire_delivery::metrics::{FailedOperation, Operation, StoreMetrics};
+use watchfire_runtime::clock;
 
 use crate::episode::{Source, Step};
 use crate::storage::{Pressure, Usage};
@@ -29,6 +33,9 @@ const DURATION: Buckets = Buckets(&[0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0]);
 const LATENCY: Buckets = Buckets(&[1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0]);
 const ATTEMPTS: Buckets = Buckets(&[1.0, 2.0, 3.0, 5.0, 10.0, 15.0, 20.0]);
 const COMPARISON: Buckets = Buckets(&[1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0]);
+const BACKOFF: Buckets = Buckets(&[0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0]);
+const PROCESSING: Buckets = Buckets(&[0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 10.0]);
+const BATCH: Buckets = Buckets(&[1.0, 2.0, 5.0, 10.0, 20.0, 50.0]);
 const CLEANUP: Buckets = Buckets(&[0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0]);
 
 type Seconds = Gauge<f64, AtomicU64>;
@@ -107,6 +114,56 @@ struct BySeverity {
     severity: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByComponent {
+    component: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Restarted {
+    component: &'static str,
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfWorker {
+    worker: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfAttempt {
+    attempt: &'static str,
+}
+
+/// The worker that delivers.
+const WORKER: OfWorker = OfWorker { worker: "notifier" };
+
+/// What a beacon is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Component {
+    /// All watches together.
+    Watcher,
+    Notifier,
+    Reconciler,
+    Cleaner,
+    StorageMonitor,
+}
+
+impl Component {
+    const ALL: [Self; 5] = [Self::Watcher, Self::Notifier, Self::Reconciler, Self::Cleaner, Self::StorageMonitor];
+
+    fn label(self) -> ByComponent {
+        let component = match self {
+            Self::Watcher => "watcher",
+            Self::Notifier => "notifier",
+            Self::Reconciler => "reconciler",
+            Self::Cleaner => "cleaner",
+            Self::StorageMonitor => "storage_monitor",
+        };
+        ByComponent { component }
+    }
+}
+
 /// The families of one process.
 #[derive(Clone)]
 pub struct Metrics {
@@ -135,6 +192,19 @@ pub struct Metrics {
     pending: Family<OfEvent, Gauge>,
     database: Gauge,
     volume: Volume,
+    backoff: Family<OfAttempt, Histogram, Buckets>,
+    exhausted: Family<OfEvent, Counter>,
+    eligible: Gauge,
+    oldest: Seconds,
+    up: Family<ByComponent, Gauge>,
+    succeeded: Family<ByComponent, Seconds>,
+    restarts: Family<Restarted, Counter>,
+    queue: Family<OfWorker, Gauge>,
+    processing: Family<OfWorker, Histogram, Buckets>,
+    batch: Family<OfWorker, Histogram, Buckets>,
+    store: StoreMetrics,
+    /// Whether each scope, by its kind and namespace, is watched.
+    scopes: Arc<Mutex<BTreeMap<(String, String), bool>>>,
 }
 
 /// The gauges of the volume that the ledger is on.
@@ -149,8 +219,9 @@ struct Volume {
     pressure: Family<BySeverity, Gauge>,
 }
 
-impl Default for Metrics {
-    fn default() -> Self {
+impl Metrics {
+    /// All at their start; what the store does is counted there.
+    pub fn new(store: StoreMetrics) -> Self {
         Self {
             events: Family::default(),
             missed: Family::default(),
@@ -177,11 +248,21 @@ impl Default for Metrics {
             pending: Family::default(),
             database: Gauge::default(),
             volume: Volume::default(),
+            backoff: Family::new_with_constructor(BACKOFF),
+            exhausted: Family::default(),
+            eligible: Gauge::default(),
+            oldest: Seconds::default(),
+            up: Family::default(),
+            succeeded: Family::default(),
+            restarts: Family::default(),
+            queue: Family::default(),
+            processing: Family::new_with_constructor(PROCESSING),
+            batch: Family::new_with_constructor(BATCH),
+            store,
+            scopes: Arc::default(),
         }
     }
-}
 
-impl Metrics {
     /// Registers every family.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("event");
@@ -215,7 +296,22 @@ impl Metrics {
             rows "db_rows_total" "Rows of a table of the ledger, by state";
             pending "notifications_pending_total" "Events that wait for their delivery";
             database "db_size_bytes" "Size of the ledger's file and of its log";
+            backoff "notification_retry_backoff_seconds" "Pauses before an event is tried again, by the attempt before";
+            exhausted "notification_max_retries_exceeded" "Events that were given up after maxAttempts";
+            eligible "cleanup_records_eligible" "Episodes that are over for longer than the retention, and that nothing holds";
+            oldest "cleanup_oldest_record_age_seconds" "Time since the oldest episode of the ledger that is over, 0 if none is";
+            up "component_up" "Whether a component works: each watch, the queue, the last comparison, cleaning, and look at the volume";
+            succeeded "component_last_success_timestamp" "When a component last did what it is there for";
+            restarts "component_restarts" "Times that a component began anew after a failure";
+            queue "worker_queue_size" "Events that wait for their delivery, when the queue was last looked at";
+            processing "worker_processing_duration_seconds" "Time from taking an event up until what came of it is noted";
+            batch "worker_batch_size" "Events that were read from the queue at once";
         }
+        let store = &self.store;
+        let help = "Time that an operation on the ledger took, with the waiting for its turn and for the disk";
+        registry.register("db_operation_duration_seconds", help, store.operations.clone());
+        let help = "Operations on the ledger that failed, by why";
+        registry.register("db_operation_errors", help, store.failures.clone());
         let Volume { size, used, available, usage, inodes, inodes_used, pressure } = self.volume.clone();
         registry.register("storage_volume_size_bytes", "Size of the ledger's volume", size);
         registry.register("storage_volume_used_bytes", "Bytes used on the ledger's volume", used);
@@ -229,22 +325,110 @@ impl Metrics {
             self.comparisons.get_or_create_owned(&ByStatus { status });
             self.cleanups.get_or_create_owned(&ByStatus { status });
         }
+        for component in Component::ALL {
+            // No watch is up before its list is read; nothing else has failed yet.
+            self.up.get_or_create_owned(&component.label()).set(i64::from(component != Component::Watcher));
+            self.succeeded.get_or_create_owned(&component.label());
+        }
+        for operation in ["read", "write"] {
+            store.operations.get_or_create_owned(&Operation { operation });
+            for error_type in ["busy", "full", "corrupt", "io", "other"] {
+                store.failures.get_or_create_owned(&FailedOperation { operation, error_type });
+            }
+        }
+        self.queue.get_or_create_owned(&WORKER);
+        self.processing.get_or_create_owned(&WORKER);
+        self.batch.get_or_create_owned(&WORKER);
     }
 
-    /// A watch of a kind is up, or not.
-    pub(crate) fn connected(&self, kind: &str, up: bool) {
-        self.connected.get_or_create_owned(&of_kind(kind)).set(i64::from(up));
+    /// A scope is to be watched: what is counted of its kind is there from the start, so that the first time shows.
+    pub(crate) fn watches(&self, kind: &str, scope: &str) {
+        let resource_type = || kind.to_owned();
+        for reason in ["error", "relist"] {
+            self.reconnects.get_or_create_owned(&ByReason { resource_type: resource_type(), reason });
+            self.restarts.get_or_create_owned(&Restarted { component: Component::Watcher.label().component, reason });
+        }
+        self.missed.get_or_create_owned(&ByReason { resource_type: resource_type(), reason: "reconciliation" });
+        for drift_type in ["missed_creation", "missed_deletion"] {
+            self.drift.get_or_create_owned(&Drift { resource_type: resource_type(), drift_type });
+        }
+        for action in ["insert", "delete", "reconciled"] {
+            self.processed.get_or_create_owned(&Processed { resource_type: resource_type(), action });
+        }
+        for event_type in ["created", "deleted"] {
+            self.exhausted.get_or_create_owned(&OfEvent { resource_type: resource_type(), event_type });
+            for status in [Status::Success, Status::Retriable, Status::NonRetriable(None)] {
+                let status = status.as_str();
+                self.sent.get_or_create_owned(&Sent { resource_type: resource_type(), event_type, status });
+            }
+        }
+        self.connected(kind, scope, false);
+    }
+
+    /// A scope of a kind is watched, or not.
+    pub(crate) fn connected(&self, kind: &str, scope: &str, up: bool) {
+        let mut scopes = self.scopes.lock().unwrap_or_else(PoisonError::into_inner);
+        scopes.insert((kind.to_owned(), scope.to_owned()), up);
+        let of_kind_up = scopes.iter().all(|((theirs, _), up)| theirs != kind || *up);
+        self.connected.get_or_create_owned(&of_kind(kind)).set(i64::from(of_kind_up));
+        self.works(Component::Watcher, scopes.values().all(|up| *up));
     }
 
     /// A watch was begun anew.
     pub(crate) fn reconnected(&self, kind: &str, reason: &'static str) {
         self.reconnects.get_or_create_owned(&ByReason { resource_type: kind.to_owned(), reason }).inc();
+        self.restarted(Component::Watcher, reason);
+    }
+
+    /// A component began anew.
+    pub(crate) fn restarted(&self, component: Component, reason: &'static str) {
+        let component = component.label().component;
+        self.restarts.get_or_create_owned(&Restarted { component, reason }).inc();
+    }
+
+    /// A component works, or not.
+    pub(crate) fn works(&self, component: Component, up: bool) {
+        self.up.get_or_create_owned(&component.label()).set(i64::from(up));
+    }
+
+    /// A component did what it is there for.
+    fn succeeds(&self, component: Component, now: Timestamp) {
+        self.succeeded.get_or_create_owned(&component.label()).set(seconds(now));
     }
 
     /// The cluster told of an object.
-    #[expect(clippy::cast_precision_loss, reason = "seconds since 1970 have few enough digits")]
     pub(crate) fn heard(&self, kind: &str, now: Timestamp) {
-        self.last_event.get_or_create_owned(&of_kind(kind)).set(now.as_second() as f64);
+        self.last_event.get_or_create_owned(&of_kind(kind)).set(seconds(now));
+        self.succeeds(Component::Watcher, now);
+    }
+
+    /// The queue was looked at.
+    pub(crate) fn queued(&self, events: i64, flows: bool) {
+        self.queue.get_or_create_owned(&WORKER).set(events);
+        self.works(Component::Notifier, flows);
+    }
+
+    /// Events were read from the queue.
+    #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52")]
+    pub(crate) fn claimed(&self, events: usize) {
+        self.batch.get_or_create_owned(&WORKER).observe(events as f64);
+    }
+
+    /// What came of an attempt is noted.
+    pub(crate) fn settled(&self, took: Duration) {
+        self.processing.get_or_create_owned(&WORKER).observe(took.as_secs_f64());
+    }
+
+    /// An event waits for its next attempt.
+    pub(crate) fn waits(&self, attempt: u32, pause: Duration) {
+        const NAMES: [&str; 10] = ["1", "2", "3", "4", "5", "6", "7", "8", "9", "10+"];
+        let attempt = NAMES[(attempt.clamp(1, 10) - 1) as usize];
+        self.backoff.get_or_create_owned(&OfAttempt { attempt }).observe(pause.as_secs_f64());
+    }
+
+    /// An event was given up.
+    pub(crate) fn exhausted(&self, about: &About<'_>) {
+        self.exhausted.get_or_create_owned(&about.labels()).inc();
     }
 
     /// A step was noted.
@@ -288,6 +472,15 @@ impl Metrics {
         self.comparison.observe(took.as_secs_f64());
         let processed = Processed { resource_type: kind.to_owned(), action: "reconciled" };
         self.processed.get_or_create_owned(&processed).inc_by(objects.unwrap_or(0));
+        self.ended(Component::Reconciler, objects.is_some());
+    }
+
+    /// A component's turn ended, well or not.
+    fn ended(&self, component: Component, well: bool) {
+        self.works(component, well);
+        if well {
+            self.succeeds(component, clock::now());
+        }
     }
 
     /// Cleaning ended.
@@ -296,6 +489,18 @@ impl Metrics {
         self.cleanups.get_or_create_owned(&ByStatus { status }).inc();
         self.cleanup.observe(took.as_secs_f64());
         self.removed.inc_by(episodes.unwrap_or(0));
+        self.ended(Component::Cleaner, episodes.is_some());
+    }
+
+    /// What is over was counted: how much of it may go, and for how long the oldest has been over.
+    pub(crate) fn over(&self, eligible: i64, oldest: Option<Duration>) {
+        self.eligible.set(eligible);
+        self.oldest.set(oldest.unwrap_or_default().as_secs_f64());
+    }
+
+    /// The volume was looked at, and the ledger's rows counted, or not.
+    pub(crate) fn monitored(&self, well: bool) {
+        self.ended(Component::StorageMonitor, well);
     }
 
     /// The volume was looked at.
@@ -352,13 +557,18 @@ impl Metrics {
     }
 
     /// The endpoint took an event.
-    #[expect(clippy::cast_precision_loss, reason = "seconds and attempts have few enough digits")]
     pub(crate) fn delivered(&self, about: &About<'_>, latency: Duration, attempts: u32, now: Timestamp) {
-        let of = OfEvent { resource_type: about.resource_type.to_owned(), event_type: about.event_type };
+        let of = about.labels();
         self.latency.get_or_create_owned(&of).observe(latency.as_secs_f64());
         self.attempts.get_or_create_owned(&of).observe(f64::from(attempts));
-        self.endpoint_success.set(now.as_second() as f64);
+        self.endpoint_success.set(seconds(now));
+        self.succeeds(Component::Notifier, now);
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "seconds since 1970 have few enough digits")]
+fn seconds(at: Timestamp) -> f64 {
+    at.as_second() as f64
 }
 
 fn of_kind(kind: &str) -> OfKind {
@@ -370,6 +580,12 @@ fn of_kind(kind: &str) -> OfKind {
 pub(crate) struct About<'a> {
     pub(crate) resource_type: &'a str,
     pub(crate) event_type: &'static str,
+}
+
+impl About<'_> {
+    fn labels(&self) -> OfEvent {
+        OfEvent { resource_type: self.resource_type.to_owned(), event_type: self.event_type }
+    }
 }
 
 /// How an attempt ended.

@@ -23,7 +23,7 @@ use watchfire_runtime::{chain, clock};
 use crate::config::{BeaconConfig, Retention, Storage};
 use crate::endpoint::Endpoint;
 use crate::ledger;
-use crate::metrics::Metrics;
+use crate::metrics::{Component, Metrics};
 use crate::notice::Order;
 use crate::storage::Monitor;
 use crate::watch::{Common, Watch};
@@ -73,7 +73,7 @@ impl Beacon {
         });
         let store = opened.await.map_err(|_| store::Error::Closed)??;
         let sink = store.write(|tx| outbox::register(tx, SINK)).await?;
-        let endpoint = Endpoint::new(Arc::new(Http::new(config.endpoint)?), metrics.clone());
+        let endpoint = Arc::new(Http::new(config.endpoint)?);
         let queue = Queue { name: SINK.to_owned(), id: sink, store: store.clone() };
         let order = if config.worker.lanes.get() == 1 { Order::All } else { Order::Name };
         store.write(move |tx| outbox::reorder(tx, sink, |event| order.key_of(event))).await?;
@@ -82,7 +82,8 @@ impl Beacon {
                 warn!(kind, group, namespace, "no longer watched: what was announced of it stays as it is");
             }
         }
-        let worker = Worker::new(queue, Arc::new(endpoint), config.worker, delivery.sink(SINK), health);
+        let worker = Worker::new(queue, endpoint, config.worker, delivery.sink(SINK), health);
+        let worker = worker.observed_by(Arc::new(Endpoint(metrics.clone())));
         let (intake, open) = watch::channel(true);
         let common = Common {
             client,
@@ -109,7 +110,9 @@ impl Beacon {
         }
         let (store_of, metrics) = (store.clone(), metrics.clone());
         let state = health.dependency("storage");
-        let monitor = Monitor { volume, store: store_of, every, thresholds, metrics: metrics.clone(), state, intake };
+        let keep = config.retention.map(|retention| retention.keep);
+        let monitor =
+            Monitor { volume, store: store_of, every, thresholds, keep, metrics: metrics.clone(), state, intake };
         Ok(Self { store, watches, worker, retention: config.retention, monitor, metrics })
     }
 
@@ -124,7 +127,11 @@ impl Beacon {
             let (store, metrics) = (self.store.clone(), self.metrics);
             let of_outbox = OutboxRetention::new(store.clone(), retention.keep, retention.every);
             tasks.auxiliary_at(Stage::Workers, "retention", move |token| of_outbox.clone().run(token));
+            let mut runs = false;
             tasks.auxiliary_at(Stage::Workers, "ledger-retention", move |token| {
+                if std::mem::replace(&mut runs, true) {
+                    metrics.restarted(Component::Cleaner, "failed");
+                }
                 clean(store.clone(), retention, metrics.clone(), token)
             });
         }

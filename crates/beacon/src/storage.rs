@@ -7,6 +7,7 @@ use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use rusqlite::Connection;
 use rustix::fs::statvfs;
 use tokio::sync::watch;
@@ -14,9 +15,10 @@ use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 use watchfire_delivery::store::{Error, Store};
-use watchfire_runtime::chain;
 use watchfire_runtime::health::Dependency;
+use watchfire_runtime::{chain, clock};
 
+use crate::ledger;
 use crate::metrics::Metrics;
 
 /// From which share of the volume on what is done, in percent.
@@ -114,6 +116,8 @@ pub(crate) struct Monitor {
     pub(crate) store: Store,
     pub(crate) every: Duration,
     pub(crate) thresholds: Thresholds,
+    /// How long what is over is kept, if not for ever.
+    pub(crate) keep: Option<Duration>,
     pub(crate) metrics: Metrics,
     pub(crate) state: Dependency,
     /// Whether anything is taken in.
@@ -125,6 +129,7 @@ impl Monitor {
     pub(crate) async fn run(self, token: CancellationToken) -> Result<(), Infallible> {
         let (mut ticks, mut before, mut failing) = (interval(self.every), Pressure::None, false);
         while token.run_until_cancelled(ticks.tick()).await.is_some() {
+            let mut well = true;
             match Usage::of(&self.volume, self.store.path()) {
                 Ok(usage) => {
                     failing = false;
@@ -136,15 +141,22 @@ impl Monitor {
                 // A volume that cannot say how full it is takes everything; the ledger will say so if it is full.
                 Err(error) => {
                     self.state.up();
+                    well = false;
                     if !std::mem::replace(&mut failing, true) {
                         warn!(volume = %self.volume.display(), %error, "the volume does not say how full it is");
                     }
                 }
             }
-            match self.store.read(count).await {
-                Ok(counts) => self.count(counts),
-                Err(error) => warn!(error = chain(&error), "the ledger's rows are not counted"),
+            let now = clock::now();
+            let before = self.keep.map(|keep| now.checked_sub(keep).unwrap_or(Timestamp::MIN));
+            match self.store.read(move |connection| count(connection, before)).await {
+                Ok(counts) => self.count(counts, now),
+                Err(error) => {
+                    well = false;
+                    warn!(error = chain(&error), "the ledger's rows are not counted");
+                }
             }
+            self.metrics.monitored(well);
         }
         Ok(())
     }
@@ -172,7 +184,8 @@ impl Monitor {
         self.intake.send_if_modified(|open| std::mem::replace(open, now != Pressure::Critical) != *open);
     }
 
-    fn count(&self, Counts { episodes, dead, pending }: Counts) {
+    fn count(&self, Counts { episodes, dead, pending, eligible, oldest }: Counts, now: Timestamp) {
+        self.metrics.over(eligible, oldest.and_then(|since| Duration::try_from(now.duration_since(since)).ok()));
         for (state, rows) in [("exists", episodes[0]), ("deleted", episodes[1])] {
             self.metrics.counted("managed_objects", state, rows);
         }
@@ -190,22 +203,26 @@ struct Counts {
     dead: i64,
     /// Of each kind, the beginnings and ends that wait.
     pending: Vec<(String, [i64; 2])>,
+    /// Episodes that may be removed.
+    eligible: i64,
+    /// Since when the oldest that is over has been over.
+    oldest: Option<Timestamp>,
 }
 
-fn count(connection: &Connection) -> Result<Counts, Error> {
+/// Counts; what was over before a time may be removed.
+fn count(connection: &Connection, before: Option<Timestamp>) -> Result<Counts, Error> {
     let one = |sql: &str| connection.query_row(sql, [], |row| row.get(0));
     let episodes = [
         one("SELECT count(*) FROM episodes WHERE state = 'exists'")?,
         one("SELECT count(*) FROM episodes WHERE state = 'deleted'")?,
     ];
     let dead = one("SELECT count(*) FROM deliveries WHERE state = 'dead'")?;
-    let sql = "
-        SELECT s.kind, count(e.created_sent_at IS NULL OR NULL),
-            count((e.state = 'deleted' AND e.deleted_sent_at IS NULL) OR NULL)
-        FROM scopes s LEFT JOIN episodes e ON e.scope = s.id GROUP BY s.kind";
-    let mut statement = connection.prepare_cached(sql)?;
-    let pending = statement.query_map([], |row| Ok((row.get(0)?, [row.get(1)?, row.get(2)?])))?;
-    Ok(Counts { episodes, dead, pending: pending.collect::<Result<_, _>>()? })
+    let pending = ledger::pending(connection)?;
+    let eligible = before.map_or(Ok(0), |before| ledger::eligible(connection, before))?;
+    let sql = "SELECT min(deleted_at) FROM episodes WHERE state = 'deleted'";
+    let oldest: Option<i64> = connection.query_row(sql, [], |row| row.get(0))?;
+    let oldest = oldest.and_then(|millis| Timestamp::from_millisecond(millis).ok());
+    Ok(Counts { episodes, dead, pending, eligible, oldest })
 }
 
 #[cfg(test)]

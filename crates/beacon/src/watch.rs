@@ -122,6 +122,7 @@ impl Watch {
     pub(crate) fn new(common: Common, entry: Entry, namespace: Option<String>) -> Self {
         let place = namespace.as_ref().map(|namespace| format!(".{namespace}")).unwrap_or_default();
         let name = format!("watch_{}{place}", entry.name());
+        common.metrics.watches(&entry.kind, namespace.as_deref().unwrap_or_default());
         Self {
             state: common.health.dependency(name.clone()),
             heartbeat: common.health.heartbeat(name, MAX_SILENCE),
@@ -133,7 +134,7 @@ impl Watch {
 
     /// Watches until told to stop.
     pub(crate) async fn run(self, token: CancellationToken) -> Result<(), Infallible> {
-        self.watch(token).await;
+        Box::pin(self.watch(token)).await;
         Ok(())
     }
 
@@ -215,11 +216,19 @@ impl Watch {
 
 /// Why a kind cannot be watched.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unwatchable {
+pub enum Unwatchable {
+    /// The cluster does not serve it, or does not answer.
     #[error("ask the cluster for the kind")]
     Unknown(#[from] kube::Error),
+    /// It has another plural than is written.
     #[error("the cluster calls it {theirs}, and resources has {ours}: correct it")]
-    Plural { ours: String, theirs: String },
+    Plural {
+        /// As written.
+        ours: String,
+        /// As the cluster has it.
+        theirs: String,
+    },
+    /// It is not in namespaces.
     #[error("it has no namespaces: leave out those of its entry")]
     Namespaces,
 }
@@ -318,8 +327,13 @@ impl Scope<'_> {
     fn settled(&self) {
         if self.listed && !self.known.is_listing() {
             self.ledger.state.up();
-            self.common.metrics.connected(&self.book.key.kind, true);
+            self.connected(true);
         }
+    }
+
+    fn connected(&self, up: bool) {
+        let ScopeKey { kind, namespace, .. } = &self.book.key;
+        self.common.metrics.connected(kind, namespace, up);
     }
 
     fn name(&self) -> String {
@@ -330,7 +344,7 @@ impl Scope<'_> {
     /// Says that the cluster does not answer: to readiness always, to the log once.
     fn fails(&self, error: &watcher::Error, errors: u32) {
         let error = chain(error);
-        self.common.metrics.connected(&self.book.key.kind, false);
+        self.connected(false);
         self.ledger.state.down(format!("{error}; nothing is concluded from it, asking again"));
         if errors > 0 {
             debug!(scope = %self.name(), error, "the cluster still does not answer");

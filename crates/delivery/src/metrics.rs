@@ -15,6 +15,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::outbox::Stats;
+use crate::store;
 
 /// How one attempt to deliver ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -184,11 +185,35 @@ impl SinkMetrics {
     }
 }
 
+/// What a caller asked of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Operation {
+    /// `read` or `write`.
+    pub operation: &'static str,
+}
+
+/// An operation that failed, and why: `busy`, `full`, `corrupt`, `io` or `other`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct FailedOperation {
+    /// `read` or `write`.
+    pub operation: &'static str,
+    /// See there.
+    pub error_type: &'static str,
+}
+
 /// What the store counts.
 #[derive(Debug, Clone)]
 pub struct StoreMetrics {
     rows: Histogram,
     duration: Histogram,
+    /// Time from asking for something to its end, waiting for one's turn and the disk included; whoever exports it names it.
+    pub operations: Family<Operation, Histogram, fn() -> Histogram>,
+    /// What was asked in vain.
+    pub failures: Family<FailedOperation, Counter>,
+}
+
+fn operation_duration() -> Histogram {
+    Histogram::new([0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0])
 }
 
 impl Default for StoreMetrics {
@@ -196,6 +221,8 @@ impl Default for StoreMetrics {
         Self {
             rows: Histogram::new([1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0]),
             duration: Histogram::new(exponential_buckets(0.000_1, 2.0, 16)),
+            operations: Family::new_with_constructor(operation_duration),
+            failures: Family::default(),
         }
     }
 }
@@ -205,5 +232,13 @@ impl StoreMetrics {
     pub(crate) fn committed(&self, rows: u64, took: Duration) {
         self.rows.observe(rows as f64);
         self.duration.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn operated(&self, operation: &'static str, error: Option<&store::Error>, took: Duration) {
+        self.operations.get_or_create_owned(&Operation { operation }).observe(took.as_secs_f64());
+        // That it stops is no failure of the store.
+        if let Some(error) = error.filter(|error| !matches!(error, store::Error::Closed)) {
+            self.failures.get_or_create_owned(&FailedOperation { operation, error_type: error.kind() }).inc();
+        }
     }
 }

@@ -149,12 +149,27 @@ impl Error {
 
     /// Whether it only was not our turn in time.
     fn is_busy(&self) -> bool {
-        let cause = match self {
-            Self::Sqlite(cause) => cause,
-            Self::Commit(cause) => cause.as_ref(),
-            _ => return false,
-        };
-        cause.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+        self.code() == Some(ErrorCode::DatabaseBusy)
+    }
+
+    fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Sqlite(cause) => cause.sqlite_error_code(),
+            Self::Commit(cause) => cause.sqlite_error_code(),
+            _ => None,
+        }
+    }
+
+    /// The name in metrics.
+    pub(crate) fn kind(&self) -> &'static str {
+        match (self, self.code()) {
+            (Self::Full { .. }, _) | (_, Some(ErrorCode::DiskFull)) => "full",
+            (_, Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)) => "busy",
+            (_, Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)) => "corrupt",
+            (Self::Gone(_), _)
+            | (_, Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen | ErrorCode::ReadOnly)) => "io",
+            _ => "other",
+        }
     }
 }
 
@@ -173,6 +188,7 @@ struct Shared {
     /// Device and number of the file that is open.
     identity: (u64, u64),
     floor: u64,
+    metrics: StoreMetrics,
 }
 
 impl Store {
@@ -187,8 +203,9 @@ impl Store {
             folder: file.folder,
             identity: file.identity,
             floor: options.floor,
+            metrics: options.metrics,
         });
-        let owner = Owner { shared: Arc::clone(&shared), wake: wake_sender, metrics: options.metrics };
+        let owner = Owner { shared: Arc::clone(&shared), wake: wake_sender };
         let (writer, jobs) = mpsc::channel(QUEUE);
         let (connection, lock) = (file.writer, file.lock);
         start("store-writer", path, move || {
@@ -210,7 +227,7 @@ impl Store {
         T: Send + 'static,
         F: FnOnce(&Tx<'_>) -> Result<T, Error> + Send + 'static,
     {
-        submit(&self.writer, work).await
+        self.operate("write", submit(&self.writer, work)).await
     }
 
     /// Runs `work` on the reading connection, which sees what is committed.
@@ -219,7 +236,14 @@ impl Store {
         T: Send + 'static,
         F: FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
     {
-        submit(&self.reader, move |tx: &Tx<'_>| work(tx)).await
+        self.operate("read", submit(&self.reader, move |tx: &Tx<'_>| work(tx))).await
+    }
+
+    async fn operate<T>(&self, name: &'static str, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let begun = Instant::now();
+        let done = work.await;
+        self.shared.metrics.operated(name, done.as_ref().err(), begun.elapsed());
+        done
     }
 
     /// A receiver that changes whenever a commit brought something to deliver.
@@ -372,7 +396,6 @@ fn start(name: &'static str, path: &Path, body: impl FnOnce() + Send + 'static) 
 struct Owner {
     shared: Arc<Shared>,
     wake: watch::Sender<u64>,
-    metrics: StoreMetrics,
 }
 
 impl Owner {
@@ -442,7 +465,7 @@ impl Owner {
         let rows = transaction.total_changes() - before;
         let committed = transaction.commit().map_err(Arc::new);
         if committed.is_ok() {
-            self.metrics.committed(rows, started.elapsed());
+            self.shared.metrics.committed(rows, started.elapsed());
             if wakes {
                 self.wake.send_modify(|commits| *commits += 1);
             }

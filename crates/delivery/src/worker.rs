@@ -28,8 +28,8 @@ use watchfire_runtime::{chain, clock};
 use self::settle::Refusal;
 use crate::circuit::{self, Circuit, Permit};
 use crate::event::CloudEvent;
-use crate::metrics::{Flow, SinkMetrics};
-use crate::outbox::{self, Claim, Mark, SinkId};
+use crate::metrics::{Flow, Outcome, SinkMetrics};
+use crate::outbox::{self, Claim, Mark, SinkId, Stats};
 use crate::retry::Backoff;
 use crate::sink::{self, EventSink};
 use crate::store::{self, Store};
@@ -86,12 +86,42 @@ pub struct Queue {
     pub store: Store,
 }
 
+/// One attempt to deliver an event, and what comes of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Attempt<'a> {
+    /// The event.
+    pub event: &'a CloudEvent,
+    /// Which one it was, of those that count.
+    pub number: u32,
+    /// How long the sink took to answer.
+    pub took: Duration,
+    /// What became of the event.
+    pub outcome: Outcome,
+    /// Why it was not taken.
+    pub error: Option<&'a sink::Error>,
+    /// How long it waits for the next attempt, if there is one.
+    pub wait: Option<Duration>,
+}
+
+/// Is told what a worker does, as it does it; nothing waits for it, so that it has to be quick.
+pub trait Observer: Send + Sync {
+    /// The queue was looked at.
+    fn looked(&self, stats: &Stats);
+    /// So many events were read from the queue at once.
+    fn claimed(&self, events: usize);
+    /// An attempt ended.
+    fn attempted(&self, attempt: &Attempt<'_>);
+    /// What came of a window is noted, so long after it was begun.
+    fn settled(&self, took: Duration);
+}
+
 /// One sink's worker.
 pub struct Worker {
     queue: Queue,
     sink: Arc<dyn EventSink>,
     config: Config,
     metrics: SinkMetrics,
+    observer: Option<Arc<dyn Observer>>,
     wake: watch::Receiver<u64>,
     heartbeat: Heartbeat,
     /// Whether the queue flows, as readiness tells it.
@@ -128,6 +158,8 @@ struct Trouble {
 /// What came back from one window.
 struct Done {
     window: u64,
+    begun: Instant,
+    took: Duration,
     outcomes: Vec<(Claim, Result<(), sink::Error>)>,
 }
 
@@ -141,6 +173,7 @@ impl Worker {
             sink,
             config,
             metrics,
+            observer: None,
             heartbeat: health.heartbeat(check.clone(), MAX_SILENCE),
             state: health.dependency(check),
             circuit: Circuit::new(config.circuit),
@@ -158,6 +191,13 @@ impl Worker {
             seen: 0,
             trouble: None,
         }
+    }
+
+    /// Tells an observer what it does.
+    #[must_use]
+    pub fn observed_by(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = Some(observer);
+        self
     }
 
     /// Delivers until the token is cancelled, and then finishes what is under way. Fails if the store is closed first.
@@ -326,6 +366,9 @@ impl Worker {
             self.write(dead, None, now).await?;
             self.stale = true;
         }
+        if let Some(observer) = self.observer.as_ref().filter(|_| !due.claims.is_empty()) {
+            observer.claimed(due.claims.len());
+        }
         self.taken.extend(due.claims.iter().map(|claim| claim.seq));
         self.ready.extend(due.claims);
         Ok(())
@@ -336,6 +379,9 @@ impl Worker {
         let id = self.queue.id;
         let stats = self.queue.store.read(move |connection| outbox::stats(connection, id)).await?;
         self.metrics.queued(&stats, clock::now());
+        if let Some(observer) = &self.observer {
+            observer.looked(&stats);
+        }
         if self.paused != stats.paused {
             if let Some(reason) = &stats.paused {
                 tracing::warn!(sink = %self.queue.name, reason, "sink paused, its queue is kept");
@@ -366,8 +412,10 @@ impl Worker {
 
 async fn publish(sink: Arc<dyn EventSink>, claims: Vec<Claim>, window: u64) -> Done {
     let events: Vec<CloudEvent> = claims.iter().map(|claim| claim.event.clone()).collect();
+    let begun = Instant::now();
     let results = sink::publish_all(&*sink, &events).await;
-    Done { window, outcomes: claims.into_iter().zip(results).collect() }
+    let took = begun.elapsed();
+    Done { window, begun, took, outcomes: claims.into_iter().zip(results).collect() }
 }
 
 fn until_then(then: Timestamp, now: Timestamp) -> Duration {

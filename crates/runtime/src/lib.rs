@@ -18,7 +18,7 @@
 //! };
 //! let telemetry = Telemetry::init(&log, &env)?;
 //! let (health, mut tasks) = (Health::new(), Tasks::new());
-//! let mut registry = metrics::registry("sentinel", "1.0.0");
+//! let mut registry = metrics::registry([("component", "sentinel"), ("version", "1.0.0")]);
 //! telemetry.register(&mut registry);
 //! tasks.register(&mut registry);
 //! tasks.drain(health.clone());

@@ -11,9 +11,8 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
-/// Makes a registry whose metrics all carry `component` and `version`, with the process's own metrics in it.
-pub fn registry(component: &str, version: &str) -> Registry {
-    let labels = [("component", component), ("version", version)];
+/// Makes a registry whose metrics all carry these labels, with the process's own metrics in it.
+pub fn registry<const N: usize>(labels: [(&'static str, &str); N]) -> Registry {
     let labels = labels.map(|(name, value)| (Cow::from(name), Cow::from(value.to_owned())));
     let mut registry = Registry::with_labels(labels.into_iter());
     let build = Info::new([("os", std::env::consts::OS), ("arch", std::env::consts::ARCH)]);
@@ -93,7 +92,7 @@ mod tests {
     #[test]
     fn the_process_tells_what_it_uses() {
         let mut text = String::new();
-        encode(&mut text, &registry("sentinel", "1.2.3")).unwrap();
+        encode(&mut text, &registry([("component", "sentinel"), ("version", "1.2.3")])).unwrap();
         assert!(value(&text, "process_resident_memory_bytes{") > 1e6);
         assert!(value(&text, "process_open_fds{") >= 3.0);
         assert!(value(&text, "process_cpu_seconds_total{") > 0.0);

@@ -130,7 +130,7 @@ impl Ground {
         let health = Health::new();
         let mut tasks = Tasks::new();
         tasks.listen().context("start the sentinel")?;
-        let mut registry = metrics::registry("sentinel", env!("CARGO_PKG_VERSION"));
+        let mut registry = metrics::registry([("component", "sentinel"), ("version", env!("CARGO_PKG_VERSION"))]);
         tasks.register(&mut registry);
         telemetry.register(&mut registry);
         let families = Families::register(&mut registry);

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 use watchfire_runtime::{chain, clock};
 
-use super::{Done, Worker};
+use super::{Attempt, Done, Worker, until_then};
 use crate::circuit::Failure;
 use crate::metrics::Outcome;
 use crate::outbox::{self, Claim, Mark};
@@ -31,15 +31,27 @@ impl Worker {
     /// Decides what the outcomes mean, and notes it. Tries until the store takes it, or the process stops.
     pub(super) async fn settle(&mut self, done: Vec<Done>, token: &CancellationToken) -> Result<(), store::Error> {
         let now = clock::now();
-        let (mut marks, mut pause) = (Vec::new(), None);
-        for Done { window, outcomes } in done {
+        let (mut marks, mut pause, mut begun) = (Vec::new(), None, Vec::new());
+        for Done { window, begun: at, took, outcomes } in done {
+            begun.push(at);
             for (claim, outcome) in outcomes {
-                if let Err(error) = &outcome
-                    && error.verdict() == Verdict::Pause
-                {
+                let error = outcome.err();
+                if let Some(error) = error.as_ref().filter(|error| error.verdict() == Verdict::Pause) {
                     pause = Some(chain(error));
                 }
-                marks.push((claim.seq, self.judge(&claim, window, outcome, now)));
+                let mark = self.judge(&claim, window, error.as_ref(), now);
+                let (outcome, wait) = match &mark {
+                    Mark::Delivered => (Outcome::Delivered, None),
+                    Mark::Retry { at, .. } => (Outcome::Retried, Some(until_then(*at, now))),
+                    Mark::Postpone { at, .. } => (Outcome::Postponed, Some(until_then(*at, now))),
+                    Mark::Dead { .. } => (Outcome::Dead, None),
+                };
+                self.metrics.attempted(outcome);
+                if let Some(observer) = &self.observer {
+                    let (event, error, number) = (&claim.event, error.as_ref(), claim.attempts.saturating_add(1));
+                    observer.attempted(&Attempt { event, number, took, outcome, error, wait });
+                }
+                marks.push((claim.seq, mark));
             }
         }
         if let Some(reason) = &pause {
@@ -59,6 +71,11 @@ impl Worker {
             let _: Option<()> = token.run_until_cancelled(self.heartbeat.during(tokio::time::sleep(wait))).await;
         }
         self.works();
+        if let Some(observer) = &self.observer {
+            for begun in begun {
+                observer.settled(begun.elapsed());
+            }
+        }
         for (seq, _) in &marks {
             self.taken.remove(seq);
         }
@@ -82,9 +99,9 @@ impl Worker {
         self.queue.store.write(work).await
     }
 
-    fn judge(&mut self, claim: &Claim, window: u64, outcome: Result<(), sink::Error>, now: Timestamp) -> Mark {
-        let Err(error) = outcome else { return self.delivered(claim, window) };
-        let reason = chain(&error);
+    fn judge(&mut self, claim: &Claim, window: u64, error: Option<&sink::Error>, now: Timestamp) -> Mark {
+        let Some(error) = error else { return self.delivered(claim, window) };
+        let reason = chain(error);
         tracing::debug!(sink = %self.queue.name, id = claim.event.id(), error = reason, "delivery failed");
         let failure = match error.verdict() {
             Verdict::Permanent => {
@@ -95,10 +112,7 @@ impl Worker {
                 self.reached();
                 return self.bury(claim, format!("refused, while other events are taken: {reason}"));
             }
-            Verdict::Pause => {
-                self.metrics.attempted(Outcome::Postponed);
-                return Mark::Postpone { at: now, reason };
-            }
+            Verdict::Pause => return Mark::Postpone { at: now, reason },
             Verdict::Provisional => Failure::Refused,
             Verdict::Retry { after } => Failure::Down { after },
         };
@@ -118,7 +132,6 @@ impl Worker {
     /// The far side took it: what was refused before its window began is not refused for our credentials.
     fn delivered(&mut self, claim: &Claim, window: u64) -> Mark {
         self.reached();
-        self.metrics.attempted(Outcome::Delivered);
         self.refusals.remove(&claim.seq);
         for refusal in self.refusals.values_mut() {
             refusal.vouched |= refusal.window < window;
@@ -133,7 +146,6 @@ impl Worker {
             let asked = if let Failure::Down { after: Some(after) } = failure { after_wait(after) } else { now };
             // Whoever was refused before is pending like everyone else.
             self.refusals.clear();
-            self.metrics.attempted(Outcome::Postponed);
             return Mark::Postpone { at: until.max(asked), reason };
         }
         let delay = |times, after| after_wait(self.config.backoff.delay(times, rand::random(), after));
@@ -142,16 +154,12 @@ impl Worker {
                 let refusal = self.refusals.entry(claim.seq).or_default();
                 let at = delay(refusal.times, None);
                 (refusal.window, refusal.times) = (self.windows, refusal.times.saturating_add(1));
-                self.metrics.attempted(Outcome::Postponed);
                 Mark::Postpone { at, reason }
             }
             Failure::Down { .. } if self.config.max_attempts.is_some_and(|max| claim.attempts + 1 >= max.get()) => {
                 self.bury(claim, format!("gave up after {} attempts: {reason}", claim.attempts + 1))
             }
-            Failure::Down { after } => {
-                self.metrics.attempted(Outcome::Retried);
-                Mark::Retry { at: delay(claim.attempts, after), reason }
-            }
+            Failure::Down { after } => Mark::Retry { at: delay(claim.attempts, after), reason },
         }
     }
 
@@ -159,7 +167,6 @@ impl Worker {
         let subject = claim.event.attributes().subject.as_deref();
         tracing::error!(sink = %self.queue.name, id = claim.event.id(), subject, reason, "dead letter: will not be delivered");
         self.refusals.remove(&claim.seq);
-        self.metrics.attempted(Outcome::Dead);
         Mark::Dead { reason }
     }
 }

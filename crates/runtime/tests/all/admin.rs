@@ -89,7 +89,7 @@ async fn health_endpoints_answer_with_each_check_by_name() {
 
 #[tokio::test]
 async fn metrics_come_in_the_format_that_is_asked_for() {
-    let mut registry = watchfire_runtime::metrics::registry("sentinel", "1.2.3");
+    let mut registry = watchfire_runtime::metrics::registry([("component", "sentinel"), ("version", "1.2.3")]);
     let counter: Counter = Counter::default();
     registry.register("events_published", "Events published", counter.clone());
     counter.inc();
