@@ -1,4 +1,4 @@
-//! The dashboard and the alerts ask for what the sentinel serves, and every alert leads to what to do. What is deployed
+//! The dashboards and the alerts ask for what the services serve, and every alert leads to what to do. What is deployed
 //! is a configuration that is right, at the ports and paths that are served.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,12 +13,14 @@ use watchfire_testkit::{Rabbit, Receiver, amqp_url, cluster, process_node};
 use crate::documents::has_heading;
 use crate::support::{Api, BINARY, Setup, get, read, root, run, text};
 
-const DASHBOARD: &str = "deploy/dashboards/sentinel.json";
-const ALERTS: &str = "deploy/alerts/sentinel.yaml";
-const KUBERNETES: &str = "deploy/kubernetes/sentinel.yaml";
+/// What is deployed, each with the reference of what its service serves.
+const SERVICES: [(&str, &str); 2] = [("sentinel", "docs/metrics.md"), ("beacon", "docs/metrics-beacon.md")];
 
 /// How our metrics begin; whatever else stands in an expression is of the query language or of Prometheus itself.
-const PREFIXES: [&str; 5] = ["hyperfleet_", "outbox_", "process_", "store_", "watchfire_"];
+const PREFIXES: [&str; 6] = ["event_", "hyperfleet_", "outbox_", "process_", "store_", "watchfire_"];
+
+/// A label that begins as metrics do.
+const NO_METRIC: &str = "event_type";
 
 /// Labels that every series has, or gets when it is scraped.
 const EVERYWHERE: [&str; 5] = ["component", "instance", "job", "le", "version"];
@@ -29,8 +31,8 @@ struct Family {
 }
 
 /// The families of the reference, which is what a fresh process serves.
-fn families() -> BTreeMap<String, Family> {
-    let document = read("docs/metrics.md");
+fn families(reference: &str) -> BTreeMap<String, Family> {
+    let document = read(reference);
     let rows = document.lines().filter(|line| line.starts_with("| `"));
     let row = |line: &str| {
         let cells: Vec<_> = line.split('|').map(str::trim).collect();
@@ -53,7 +55,7 @@ fn series(expression: &str) -> Vec<(String, Vec<String>)> {
         let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':').unwrap_or(rest.len());
         let (name, behind) = rest.split_at(end);
         rest = behind;
-        if PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+        if name != NO_METRIC && PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
             let braces = behind.strip_prefix('{').and_then(|matchers| matchers.split_once('}'));
             let matchers = braces.map_or("", |(matchers, _)| matchers).split(',').filter(|matcher| !matcher.is_empty());
             let labels = matchers.map(|matcher| matcher.split(['=', '!']).next().unwrap().to_owned());
@@ -104,15 +106,20 @@ fn series_are_found_in_an_expression_and_nothing_else() {
 }
 
 #[test]
-fn the_dashboard_asks_for_what_is_served() {
-    let dashboard: Value = serde_json::from_str(&read(DASHBOARD)).expect("JSON");
-    let families = families();
+fn the_dashboards_ask_for_what_is_served() {
+    for (service, reference) in SERVICES {
+        check_dashboard(&format!("deploy/dashboards/{service}.json"), &families(reference));
+    }
+}
+
+fn check_dashboard(file: &str, families: &BTreeMap<String, Family>) {
+    let dashboard: Value = serde_json::from_str(&read(file)).expect("JSON");
     let mut expressions = Vec::new();
     for key in ["expr", "definition"] {
         texts(&dashboard, key, &mut expressions);
     }
     for expression in &expressions {
-        assert!(check(&families, expression) > 0, "asks for nothing of ours: {expression}");
+        assert!(check(families, expression) > 0, "asks for nothing of ours: {expression}");
     }
     let panels = dashboard["panels"].as_array().expect("panels");
     let mut taken = BTreeSet::new();
@@ -132,16 +139,31 @@ fn the_dashboard_asks_for_what_is_served() {
 
 #[test]
 fn every_alert_asks_for_what_is_served_is_tested_and_leads_to_what_to_do() {
-    let rules: Value = serde_saphyr::from_str(&read(ALERTS)).expect("YAML");
-    let tests = read("deploy/alerts/sentinel_test.yaml");
-    let families = families();
+    for (service, reference) in SERVICES {
+        let names = check_alerts(service, &families(reference));
+        let guide = read(&format!("docs/{service}.md"));
+        let heading = |line: &str| line.strip_prefix("#### ").map(str::to_owned);
+        let row = |line: &str| {
+            line.strip_prefix("| `Beacon")
+                .and_then(|rest| rest.split_once('`'))
+                .map(|(name, _)| format!("Beacon{name}"))
+        };
+        let documented: BTreeSet<_> = guide.lines().filter_map(|line| heading(line).or_else(|| row(line))).collect();
+        assert_eq!(documented, names, "the guide has each alert, and no other");
+    }
+}
+
+/// Checks each alert; returns their names.
+fn check_alerts(service: &str, families: &BTreeMap<String, Family>) -> BTreeSet<String> {
+    let rules: Value = serde_saphyr::from_str(&read(&format!("deploy/alerts/{service}.yaml"))).expect("YAML");
+    let tests = read(&format!("deploy/alerts/{service}_test.yaml"));
     let rules: Vec<_> =
         rules["groups"].as_array().unwrap().iter().flat_map(|it| it["rules"].as_array().unwrap()).collect();
     let mut names = BTreeSet::new();
     for rule in &rules {
         let name = rule["alert"].as_str().expect("an alert");
         assert!(names.insert(name.to_owned()), "{name} twice");
-        assert!(check(&families, rule["expr"].as_str().unwrap()) > 0, "{name}");
+        assert!(check(families, rule["expr"].as_str().unwrap()) > 0, "{name}");
         let severity = rule["labels"]["severity"].as_str().unwrap();
         assert!(["critical", "warning"].contains(&severity), "{name}: {severity}");
         for annotation in ["summary", "description"] {
@@ -152,20 +174,17 @@ fn every_alert_asks_for_what_is_served_is_tested_and_leads_to_what_to_do() {
         }
         let runbook = rule["annotations"]["runbook_url"].as_str().expect("a runbook");
         let (file, anchor) = runbook.split_once('#').expect("a heading");
-        assert!(["docs/sentinel.md", "docs/errors.md"].contains(&file), "{name}: {runbook}");
+        assert!([&*format!("docs/{service}.md"), "docs/errors.md"].contains(&file), "{name}: {runbook}");
         assert!(has_heading(&root().join(file), anchor), "{name}: {runbook}");
         let fires = [format!("{{alertname=\"{name}\""), format!("alertname: {name}\n")];
         assert!(fires.iter().any(|fires| tests.contains(fires)), "no test in which {name} fires");
     }
-    let guide = read("docs/sentinel.md");
-    let documented: BTreeSet<_> =
-        guide.lines().filter_map(|line| line.strip_prefix("#### ")).map(str::to_owned).collect();
-    assert_eq!(documented, names, "the guide has a heading for each alert, and for no other");
+    names
 }
 
-/// The object of this kind in the installation.
-fn object(kind: &str) -> Value {
-    let file = read(KUBERNETES);
+/// The object of this kind in the installation of a service.
+fn object(service: &str, kind: &str) -> Value {
+    let file = read(&format!("deploy/kubernetes/{service}.yaml"));
     let mut objects = file.split("\n---\n").map(|text| serde_saphyr::from_str::<Value>(text).expect("YAML"));
     objects.find(|object| object["kind"] == kind).unwrap_or_else(|| panic!("no {kind}"))
 }
@@ -182,7 +201,7 @@ async fn the_configuration_that_is_deployed_is_valid() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
     std::fs::write(path("..token"), "a-token").unwrap();
-    for (name, value) in object("ConfigMap")["data"].as_object().expect("data") {
+    for (name, value) in object("sentinel", "ConfigMap")["data"].as_object().expect("data") {
         let value = value.as_str().expect("text").replace("/run/secrets/hyperfleet/token", &path("..token"));
         std::fs::write(path(name), value).unwrap();
     }
@@ -195,13 +214,13 @@ async fn the_configuration_that_is_deployed_is_valid() {
 
 #[tokio::test]
 async fn what_is_deployed_is_asked_where_it_answers_and_has_what_it_needs() {
-    let pod = object("Deployment")["spec"]["template"]["spec"].clone();
+    let pod = object("sentinel", "Deployment")["spec"]["template"]["spec"].clone();
     let container = &pod["containers"][0];
     let ports = container["ports"].as_array().expect("ports");
     let port = |name: &str| ports.iter().find(|port| port["name"] == name).expect(name)["containerPort"].to_string();
     assert_eq!(format!(":{}", port("health")), default_of("--health-bind-address").await);
     assert_eq!(format!(":{}", port("metrics")), default_of("--metrics-bind-address").await);
-    for served in object("Service")["spec"]["ports"].as_array().expect("ports") {
+    for served in object("sentinel", "Service")["spec"]["ports"].as_array().expect("ports") {
         assert_eq!(served["port"].to_string(), port(served["targetPort"].as_str().expect("a name")));
     }
     let (api, receiver) = (Api::serve(Simulator::new(Dialect::Hyperfleet)).await, Receiver::start().await);
@@ -216,6 +235,21 @@ async fn what_is_deployed_is_asked_where_it_answers_and_has_what_it_needs() {
     }
     sentinel.stop().await;
 
+    check_pod(
+        "sentinel",
+        &["/var/lib/sentinel/broker.db"],
+        &["/etc/hyperfleet/config.yaml", "/run/secrets/hyperfleet/token"],
+    )
+    .await;
+    let args: Vec<_> = container["args"].as_array().unwrap().iter().map(|arg| arg.as_str().unwrap()).collect();
+    assert_eq!(args, ["serve", "--config=/etc/hyperfleet/config.yaml", "--broker-config=/etc/hyperfleet"]);
+}
+
+/// The pod has time to stop, a user, and files that it may write, or only read; there is one.
+async fn check_pod(service: &str, written: &[&str], read_only: &[&str]) {
+    let deployment = object(service, "Deployment");
+    let pod = &deployment["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
     let grace: u64 = default_of("--grace-period").await.trim_end_matches('s').parse().expect("seconds");
     assert!(pod["terminationGracePeriodSeconds"].as_u64().expect("seconds") > grace);
     assert!(read("deploy/Dockerfile").contains(&format!("USER {0}:{0}\n", pod["securityContext"]["runAsUser"])));
@@ -226,15 +260,50 @@ async fn what_is_deployed_is_asked_where_it_answers_and_has_what_it_needs() {
         volumes.iter().find(|volume| volume["name"] == mount["name"]).unwrap_or_else(|| panic!("no volume for {path}"));
         mount["readOnly"] != true
     };
-    assert!(mounted("/var/lib/sentinel/broker.db"), "the store is written");
-    assert!(!mounted("/etc/hyperfleet/config.yaml") && !mounted("/run/secrets/hyperfleet/token"));
-    let args: Vec<_> = container["args"].as_array().unwrap().iter().map(|arg| arg.as_str().unwrap()).collect();
-    assert_eq!(args, ["serve", "--config=/etc/hyperfleet/config.yaml", "--broker-config=/etc/hyperfleet"]);
-    let deployment = object("Deployment");
-    assert_eq!(
-        (&deployment["spec"]["replicas"], &deployment["spec"]["strategy"]["type"]),
-        (&1.into(), &"Recreate".into())
-    );
+    assert!(written.iter().all(|path| mounted(path)) && !read_only.iter().any(|path| mounted(path)));
+    let (replicas, strategy) = (&deployment["spec"]["replicas"], &deployment["spec"]["strategy"]["type"]);
+    assert_eq!((replicas, strategy), (&1.into(), &"Recreate".into()));
+}
+
+#[tokio::test]
+async fn the_beacon_that_is_deployed_may_do_what_it_is_configured_to_and_is_asked_where_it_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.yaml");
+    let config = object("beacon", "ConfigMap")["data"]["config.yaml"].as_str().unwrap().to_owned();
+    // So that nobody has to be asked.
+    std::fs::write(&file, config.replace("kind: Pod\n", "kind: Pod\n    resource: pods\n")).unwrap();
+    let path = file.display().to_string();
+    let output = run(&["config", "check", "--config", &path], &[]).await;
+    assert_eq!(text(&output.stdout), "the configuration is valid\n", "no warnings; {}", text(&output.stderr));
+    let shown = run(&["config", "show", "--config", &path, "-o", "json"], &[]).await;
+    let shown: Value = serde_json::from_slice(&shown.stdout).expect("JSON");
+
+    let printed = run(&["beacon", "role", "--config", &path, "-o", "json"], &[]).await;
+    let printed: Value = serde_json::from_slice(&printed.stdout).expect("JSON");
+    for right in printed["items"].as_array().unwrap() {
+        let deployed = object("beacon", right["kind"].as_str().unwrap());
+        for part in ["rules", "subjects", "roleRef"] {
+            assert_eq!(deployed[part], right[part], "{part}");
+        }
+        assert_eq!(deployed["metadata"]["name"], right["metadata"]["name"]);
+    }
+    let account = object("beacon", "ServiceAccount");
+    let deployment = object("beacon", "Deployment");
+    let pod = &deployment["spec"]["template"]["spec"];
+    assert_eq!(pod["serviceAccountName"], account["metadata"]["name"]);
+    let container = &pod["containers"][0];
+    assert_eq!(container["args"], json!(["beacon", "--config=/config/config.yaml"]));
+    let port = &container["ports"][0];
+    assert_eq!((&port["name"], &port["containerPort"]), (&json!("http"), &shown["health"]["port"]));
+    assert_eq!(shown["health"]["port"], shown["metrics"]["port"]);
+    let probes =
+        [("livenessProbe", "livenessPath"), ("startupProbe", "livenessPath"), ("readinessProbe", "readinessPath")];
+    for (probe, wanted) in probes {
+        let asked = &container[probe]["httpGet"];
+        assert_eq!((&asked["path"], &asked["port"]), (&shown["health"][wanted], &json!("http")), "{probe}");
+    }
+    assert_eq!(object("beacon", "Service")["spec"]["ports"][0]["targetPort"], "http");
+    check_pod("beacon", &[shown["storage"]["dbPath"].as_str().unwrap()], &["/config/config.yaml"]).await;
 }
 
 #[tokio::test]
