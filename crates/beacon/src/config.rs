@@ -5,10 +5,13 @@
 
 mod check;
 mod raw;
+mod shown;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde_json::Value;
 use watchfire_delivery::sink::http;
 use watchfire_delivery::worker;
 use watchfire_runtime::admin::Paths;
@@ -48,6 +51,8 @@ pub struct BeaconConfig {
     pub storage: Storage,
     /// Where metrics are served, and where probes are answered.
     pub ports: Ports,
+    /// The file as typed.
+    raw: RawConfig,
 }
 
 /// The process.
@@ -154,6 +159,13 @@ impl BeaconConfig {
         // Nothing is missing where nothing is wrong.
         config.map(|config| (config, warnings)).ok_or(ConfigError::Invalid(Vec::new()))
     }
+}
+
+/// Whether a text is a beacon's file and not another service's: by its keys, of which no other has any.
+pub fn is_one(text: &Text) -> bool {
+    let keys = text.parse::<BTreeMap<String, Value>>();
+    let of_ours = |key: &&str| keys.as_ref().is_ok_and(|keys| keys.value.contains_key(*key));
+    ["resources", "annotation", "cloudEvents", "endpoint"].iter().any(of_ours)
 }
 
 #[cfg(test)]

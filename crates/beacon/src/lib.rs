@@ -9,8 +9,10 @@ mod drift;
 mod endpoint;
 pub mod episode;
 pub mod ledger;
+pub mod live;
 pub mod metrics;
 mod notice;
+pub mod rights;
 pub mod service;
 pub mod storage;
 pub mod verify;
@@ -18,3 +20,4 @@ mod watch;
 
 pub use config::BeaconConfig;
 pub use service::Beacon;
+pub use watch::Unwatchable;

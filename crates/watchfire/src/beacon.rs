@@ -6,8 +6,9 @@ use std::path::Path;
 use anyhow::{Context, anyhow};
 use kube::{Client, Config};
 use tracing::{info, warn};
-use watchfire_beacon::config::App;
+use watchfire_beacon::config::{App, Entry};
 use watchfire_beacon::metrics::Metrics;
+use watchfire_beacon::rights::{self, ServiceAccount};
 use watchfire_beacon::verify::{Finding, Findings, verify};
 use watchfire_beacon::{Beacon, BeaconConfig};
 use watchfire_delivery::metrics::Metrics as DeliveryMetrics;
@@ -15,7 +16,7 @@ use watchfire_runtime::config::{Env, Text};
 use watchfire_runtime::health::Health;
 use watchfire_runtime::tasks::{Stage, Tasks};
 use watchfire_runtime::telemetry::{LogConfig, LogOutput, Telemetry};
-use watchfire_runtime::{Admin, AdminConfig, crypto, metrics, one_line, parse_bind_address, roots};
+use watchfire_runtime::{Admin, AdminConfig, crypto, metrics, one_line, parse_bind_address, redact, roots};
 
 use crate::cli::{BeaconArgs, BeaconCli, BeaconQuestion, Format};
 use crate::failure::{Failure, say, tell};
@@ -30,6 +31,9 @@ pub(crate) fn run(cli: &BeaconCli) -> Result<(), Failure> {
     match &cli.question {
         None => run_service(&cli.serve),
         Some(BeaconQuestion::Verify { config, output }) => verify_all(config, output.format),
+        Some(BeaconQuestion::Role { config, service_account, output }) => {
+            print_role(config, service_account, output.format)
+        }
     }
 }
 
@@ -46,6 +50,44 @@ fn verify_all(config: &Path, format: Format) -> Result<(), Failure> {
         Format::Json => say(&serde_json::to_string_pretty(&findings).context("print what was found")?)?,
     }
     if findings.holds() { Ok(()) } else { Err(anyhow!("cluster, ledger and deliveries are not alike").into()) }
+}
+
+/// Prints the roles that a configuration needs.
+fn print_role(config: &Path, account: &ServiceAccount, format: Format) -> Result<(), Failure> {
+    let (config, _) = BeaconConfig::read(&Text::read(config)?, &Env::from_process())?;
+    crypto::install_crypto_provider();
+    let runtime = tokio::runtime::Runtime::new().context("start the async runtime")?;
+    let plurals = runtime.block_on(plurals(&config.entries))?;
+    let rights = rights::rights(&config.entries, &plurals, account);
+    match format {
+        Format::Text => {
+            let documents: Result<Vec<_>, _> = rights.iter().map(redact::to_yaml).collect();
+            say(&documents.context("print the roles")?.join("---\n"))
+        }
+        Format::Json => {
+            let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": rights});
+            say(&serde_json::to_string_pretty(&list).context("print the roles")?)
+        }
+    }
+}
+
+/// What the kinds are called. The cluster is asked only about those of which it is not written.
+async fn plurals(entries: &[Entry]) -> Result<Vec<String>, Failure> {
+    let (mut plurals, mut client) = (Vec::new(), None);
+    for (at, entry) in entries.iter().enumerate() {
+        if let Some(written) = &entry.resource {
+            plurals.push(written.clone());
+            continue;
+        }
+        let client = match &mut client {
+            Some(client) => client,
+            none => none.insert(connect().await?),
+        };
+        let found = rights::plural(entry, client).await;
+        let ask = || format!("ask what {} is called; write resources[{at}].resource, and nobody is asked", entry.kind);
+        plurals.push(found.with_context(ask)?);
+    }
+    Ok(plurals)
 }
 
 fn told(findings: &Findings) -> String {
@@ -65,7 +107,7 @@ fn told(findings: &Findings) -> String {
     text
 }
 
-async fn connect() -> Result<Client, Failure> {
+pub(crate) async fn connect() -> Result<Client, Failure> {
     let cluster = Config::infer().await;
     let cluster = cluster.context("find the cluster by KUBECONFIG, ~/.kube/config or the pod's ServiceAccount");
     let mut cluster = cluster.map_err(Failure::Configuration)?;
@@ -107,10 +149,11 @@ async fn serve(config: BeaconConfig, args: &BeaconArgs, env: &Env, telemetry: &T
     let client = connect().await?;
     let (health, mut tasks) = (Health::new(), Tasks::new());
     tasks.listen().context("start the beacon")?;
-    let mut registry = metrics::registry("beacon", &config.app.version);
+    let mut registry = metrics::registry([("version", &config.app.version)]);
     tasks.register(&mut registry);
     telemetry.register(&mut registry);
-    let (delivery, own) = (DeliveryMetrics::default(), Metrics::default());
+    let delivery = DeliveryMetrics::default();
+    let own = Metrics::new(delivery.store.clone());
     delivery.register(&mut registry);
     own.register(&mut registry);
     let [health_port, metrics_port] = [config.ports.health, config.ports.metrics].map(|port| format!(":{port}"));

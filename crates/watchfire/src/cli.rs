@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use watchfire_beacon::rights::ServiceAccount;
 use watchfire_runtime::duration::GoDuration;
 
 /// Where today's image has the sentinel's file.
@@ -304,6 +305,31 @@ pub(crate) enum BeaconQuestion {
         #[command(flatten)]
         output: OutputArgs,
     },
+    /// Prints the rights that a configuration needs and no more, for `kubectl apply -f -`: a ClusterRole for kinds that are
+    /// watched in all namespaces, a Role where they are watched in some. Asks the cluster what a kind is called whose
+    /// `resource` is not written.
+    Role {
+        /// The configuration file.
+        #[arg(long, short, value_name = "FILE", env = "CONFIG_PATH", default_value = "/config/config.yaml")]
+        config: PathBuf,
+        /// Who is given the rights; the roles have its name.
+        #[arg(long, value_name = "NAMESPACE/NAME", default_value = "beacon/beacon", value_parser = service_account)]
+        service_account: ServiceAccount,
+        #[command(flatten)]
+        output: OutputArgs,
+    },
+}
+
+fn service_account(text: &str) -> Result<ServiceAccount, String> {
+    let is_name = |name: &str| {
+        !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.'))
+    };
+    match text.split_once('/') {
+        Some((namespace, name)) if is_name(namespace) && is_name(name) => {
+            Ok(ServiceAccount { namespace: namespace.to_owned(), name: name.to_owned() })
+        }
+        _ => Err("write it as namespace/name".to_owned()),
+    }
 }
 
 #[derive(Debug, Args)]

@@ -1,5 +1,6 @@
 //! `watchfire config`, and how every command reads its configuration.
 
+mod beacon;
 pub(crate) mod list;
 mod live;
 mod object;
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::Serialize;
 use serde_json::{Value, json};
+use watchfire_beacon::BeaconConfig;
 use watchfire_runtime::config::{ConfigError, Env, Origin, Problems, Text, Warning};
 use watchfire_runtime::{chain, one_line, redact};
 use watchfire_sentinel::config::broker::{RawBrokerFile, Settings};
@@ -60,7 +62,7 @@ pub(crate) fn run(command: &ConfigCommand) -> Result<(), Failure> {
     let env = Env::from_process();
     match command {
         ConfigCommand::Check { files, settings, live, output } => {
-            let loaded = load(files, settings, &env);
+            let loaded = Service::load(files, settings, &env);
             match output.format {
                 Format::Text => check(loaded, live),
                 Format::Json => check_for_programs(loaded, live),
@@ -70,10 +72,10 @@ pub(crate) fn run(command: &ConfigCommand) -> Result<(), Failure> {
             migrate(file.as_ref().or(config.as_ref()).context("name the file")?, *to, &env)
         }
         ConfigCommand::Show { files, settings, output } => {
-            let loaded = load(files, settings, &env)?;
+            let effective = Service::load(files, settings, &env)?.effective()?;
             say(&match output.format {
-                Format::Text => loaded.show()?,
-                Format::Json => pretty(&redact::to_json(&loaded.effective()).context("print the configuration")?)?,
+                Format::Text => shown(&effective)?,
+                Format::Json => pretty(&effective)?,
             })
         }
         ConfigCommand::Schema { form } => {
@@ -88,9 +90,9 @@ pub(crate) fn run(command: &ConfigCommand) -> Result<(), Failure> {
     }
 }
 
-fn check(loaded: Result<Loaded, Refused>, live: &LiveArgs) -> Result<(), Failure> {
+fn check(loaded: Result<Service, Refused>, live: &LiveArgs) -> Result<(), Failure> {
     let mut text = String::new();
-    for warning in loaded.as_ref().map_or_else(|refused| &refused.warnings, |loaded| &loaded.warnings) {
+    for warning in loaded.as_ref().map_or_else(|refused| &refused.warnings, Service::warnings) {
         // Writing to a String cannot fail.
         let _infallible = writeln!(text, "warning: {warning}");
     }
@@ -104,8 +106,8 @@ fn check(loaded: Result<Loaded, Refused>, live: &LiveArgs) -> Result<(), Failure
     if !live.live {
         return Ok(());
     }
-    let answers = live::ask(loaded, live.management_url.as_deref())?;
-    let told = |(name, answer): &(&str, anyhow::Result<String>)| match answer {
+    let answers = loaded.ask(live)?;
+    let told = |(name, answer): &live::Answer| match answer {
         Ok(answer) => one_line(&format!("{name}: {answer}")),
         Err(error) => one_line(&format!("{name}: FAILED: {error:#}")),
     };
@@ -114,7 +116,7 @@ fn check(loaded: Result<Loaded, Refused>, live: &LiveArgs) -> Result<(), Failure
 }
 
 /// Says the same as one document. What is wrong is on standard error, too, as ever.
-fn check_for_programs(loaded: Result<Loaded, Refused>, live: &LiveArgs) -> Result<(), Failure> {
+fn check_for_programs(loaded: Result<Service, Refused>, live: &LiveArgs) -> Result<(), Failure> {
     let loaded = match loaded {
         Ok(loaded) => loaded,
         Err(Refused { error, warnings }) => {
@@ -126,8 +128,8 @@ fn check_for_programs(loaded: Result<Loaded, Refused>, live: &LiveArgs) -> Resul
             return Err(error.into());
         }
     };
-    let mut document = json!({"valid": true, "warnings": loaded.warnings});
-    let answers = if live.live { live::ask(loaded, live.management_url.as_deref())? } else { Vec::new() };
+    let mut document = json!({"valid": true, "warnings": loaded.warnings()});
+    let answers = if live.live { loaded.ask(live)? } else { Vec::new() };
     for (name, answer) in &answers {
         let said = answer.as_ref().map_or_else(|error| format!("{error:#}"), Clone::clone);
         document["live"][name.to_lowercase()] = json!({"ok": answer.is_ok(), "message": said});
@@ -188,6 +190,47 @@ fn shown(value: &impl serde::Serialize) -> anyhow::Result<String> {
     redact::to_yaml(value).context("print the configuration")
 }
 
+/// A configuration that holds, of whichever service.
+enum Service {
+    Sentinel(Box<Loaded>),
+    Beacon(Box<BeaconConfig>, Vec<Warning>),
+}
+
+impl Service {
+    fn load(files: &ConfigArgs, settings: &SettingArgs, env: &Env) -> Result<Self, Refused> {
+        // Read once: it may be a pipe.
+        let text = Text::read(&files.config)?;
+        if watchfire_beacon::config::is_one(&text) {
+            let (config, warnings) = BeaconConfig::read(&text, env)?;
+            return Ok(Self::Beacon(Box::new(config), warnings));
+        }
+        Ok(Self::Sentinel(Box::new(load_text(&text, broker_file(files, env), settings, env)?)))
+    }
+
+    fn warnings(&self) -> &Vec<Warning> {
+        match self {
+            Self::Sentinel(loaded) => &loaded.warnings,
+            Self::Beacon(_, warnings) => warnings,
+        }
+    }
+
+    fn ask(self, live: &LiveArgs) -> Result<Vec<live::Answer>, Failure> {
+        match self {
+            Self::Sentinel(loaded) => live::ask(*loaded, live.management_url.as_deref()),
+            Self::Beacon(config, _) => beacon::ask(*config, live),
+        }
+    }
+
+    /// What is in effect, secrets redacted.
+    fn effective(&self) -> anyhow::Result<Value> {
+        let effective = match self {
+            Self::Sentinel(loaded) => redact::to_json(&loaded.effective()),
+            Self::Beacon(config, _) => redact::to_json(&config.shown()),
+        };
+        effective.context("print the configuration")
+    }
+}
+
 /// Reads files, environment and flags; every problem of all of them is in one error.
 pub(crate) fn load(files: &ConfigArgs, settings: &SettingArgs, env: &Env) -> Result<Loaded, Refused> {
     load_files(&files.config, broker_file(files, env), settings, env)
@@ -200,7 +243,16 @@ fn load_files(
     settings: &SettingArgs,
     env: &Env,
 ) -> Result<Loaded, Refused> {
-    let mut reading = read(file, settings, env)?;
+    load_text(&Text::read(file)?, broker_file, settings, env)
+}
+
+fn load_text(
+    text: &Text,
+    broker_file: Option<(PathBuf, Origin)>,
+    settings: &SettingArgs,
+    env: &Env,
+) -> Result<Loaded, Refused> {
+    let mut reading = read_text(text, settings, env)?;
     let mut broker_settings = Settings::from(env);
     if let Some((topic, origin)) = &reading.topic {
         broker_settings.prefer_topic(topic, origin, &mut reading.problems);

@@ -14,7 +14,7 @@ use super::{Loaded, queues};
 use crate::failure::Failure;
 
 /// Who was asked, and what came of it.
-pub(super) type Answer = (&'static str, anyhow::Result<String>);
+pub(super) type Answer = (String, anyhow::Result<String>);
 
 /// Asks both, and where it is named, RabbitMQ's management API.
 pub(super) fn ask(loaded: Loaded, management: Option<&str>) -> Result<Vec<Answer>, Failure> {
@@ -24,7 +24,7 @@ pub(super) fn ask(loaded: Loaded, management: Option<&str>) -> Result<Vec<Answer
     let runtime = tokio::runtime::Runtime::new().context("start the async runtime")?;
     let (api, broker) =
         runtime.block_on(async { tokio::join!(api(&loaded.sentinel), broker(loaded.broker, management.as_ref())) });
-    Ok(vec![("API", api), ("broker", broker)])
+    Ok(vec![("API".to_owned(), api), ("broker".to_owned(), broker)])
 }
 
 /// Fails if one of those who were asked does.
@@ -32,7 +32,8 @@ pub(super) fn verdict(answers: &[Answer]) -> Result<(), Failure> {
     if answers.iter().all(|(_, answer)| answer.is_ok()) {
         return Ok(());
     }
-    Err(anyhow!("ask the API and the broker: not both are as they must be").into())
+    let asked: Vec<_> = answers.iter().map(|(name, _)| name.as_str()).collect();
+    Err(anyhow!("ask {}: not all are as they must be", asked.join(", ")).into())
 }
 
 /// Lists one resource, as the sentinel would, and reads how many there are.

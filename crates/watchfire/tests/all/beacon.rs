@@ -1,14 +1,17 @@
 //! A beacon process under exactly its rights, on a real API server, with a real receiver.
 
+mod endpoint;
 mod faults;
+mod metrics;
 mod odd;
+mod rights;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::rbac::v1::PolicyRule;
-use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use watchfire_delivery::store::open_beside;
@@ -71,16 +74,22 @@ impl Stage {
     }
 
     fn process_stored(&self, kubeconfig: &Path, entries: &str, more: &str, storage: &str) -> Process {
-        let path = self.folder.path();
+        self.process_of(kubeconfig, &self.config(entries, more, storage))
+    }
+
+    fn config(&self, entries: &str, more: &str, storage: &str) -> String {
         let (namespace, url) = (self.namespace.name(), self.receiver.url());
         let usual = format!("  - {{apiVersion: v1, kind: ConfigMap, namespaces: [{namespace}]}}\n");
         let entries = if entries.is_empty() { &usual } else { entries };
-        let config = format!(
+        format!(
             "resources:\n{entries}annotation: {{key: {KEY}}}\npayload: {{annotations: [{KEY}]}}\nstorage: {{dbPath: {}, \
              {storage}}}\nendpoint:\n  url: {url}/events\n  retry: {{initialBackoff: 50ms, maxBackoff: 500ms}}\n{more}",
-            path.join("events.db").display()
-        );
-        let file = path.join("beacon.yaml");
+            self.ledger()
+        )
+    }
+
+    fn process_of(&self, kubeconfig: &Path, config: &str) -> Process {
+        let file = self.folder.path().join("beacon.yaml");
         std::fs::write(&file, config).unwrap();
         let ports = ["--health-bind-address=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0"];
         let mut command = command(&["beacon", "--config", &file.display().to_string(), ports[0], ports[1]]);

@@ -417,3 +417,40 @@ async fn programs_are_answered_in_json() {
     assert_eq!(known, (&"clusters".into(), &"http://api:8000".into()), "{shown}");
     assert_eq!(json(&["version"], &[]).await.1, json!({"version": env!("CARGO_PKG_VERSION")}));
 }
+
+#[tokio::test]
+async fn a_beacons_file_is_checked_and_shown_without_its_secrets() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("beacon.yaml");
+    let path = file.display().to_string();
+    let show = async |content: &str| {
+        std::fs::write(&file, content).unwrap();
+        let output = run(&["config", "show", "--config", &path], &[]).await;
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let shown = show(
+        "resources: [{apiVersion: v1, kind: Pod}]\nannotation: {key: a/b, values: [y, x]}\nendpoint:\n  url: \
+         https://u:s3cret@events.example.com/s3cret?s3cret=1\n  headers: {X-Key: s3cret}\n  retry: {maxAttempts: 7}\n",
+    )
+    .await;
+    assert!(!shown.contains("s3cret"), "{shown}");
+    for part in
+        ["url: https://events.example.com\n", "X-Key: <redacted>", "maxAttempts: 7", "interval: 15m", "concurrency: 5"]
+    {
+        assert!(shown.contains(part), "{part} in {shown}");
+    }
+    assert_eq!(show(&shown).await, shown, "it is a file, and says the same");
+
+    let (status, said) = check(&file, &[]).await;
+    assert_eq!((status, said.as_str()), (Some(0), ""));
+    std::fs::write(&file, "resources: [{apiVersion: v1}]\nendpoint: {url: events, retry: {jitter: 2}}\n").unwrap();
+    let (status, said) = check(&file, &[]).await;
+    assert_eq!(status, Some(64), "{said}");
+    for part in ["resources[0].kind: missing", "endpoint.url: is no address", "jitter: 2 is not from 0 to 1"] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    std::fs::write(&file, "resources: [{apiVersion: v1, kind: Pod}]\nendpoint: {url: 'http://a'}\n").unwrap();
+    let asked = run(&["config", "check", "--live", "--management-url", "http://a", "--config", &path], &[]).await;
+    assert!(text(&asked.stderr).contains("this is a beacon's file"), "{}", text(&asked.stderr));
+}

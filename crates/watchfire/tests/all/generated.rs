@@ -73,8 +73,9 @@ const BROKER: [(&str, &str, &str); 21] = [
 ];
 
 /// Every command; `serve` is `sentinel` by another name.
-const COMMANDS: [&str; 23] = [
+const COMMANDS: [&str; 24] = [
     "beacon",
+    "beacon role",
     "beacon verify",
     "sentinel",
     "sentinel explain",
@@ -147,7 +148,7 @@ const OTHER: [(&str, &str); 22] = [
 ];
 
 /// Compares a document with what it should be, or rewrites it.
-fn golden(path: &str, expected: &str) {
+pub(crate) fn golden(path: &str, expected: &str) {
     let file = root().join(path);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(&file, expected).unwrap();
@@ -348,6 +349,12 @@ message; the sentinel consumes none. What its broker took is `hyperfleet_sentine
 |---|---|---|---|
 "
     .to_owned();
+    doc.push_str(&families(&served));
+    golden("docs/metrics.md", &doc);
+}
+
+/// A row for each family that a process serves: name, type, labels, what it says.
+pub(crate) fn families(served: &str) -> String {
     let mut families: Vec<String> = Vec::new();
     for family in served.split("# HELP ").skip(1) {
         let mut lines = family.lines();
@@ -358,13 +365,12 @@ message; the sentinel consumes none. What its broker took is `hyperfleet_sentine
             series.split_once('{').and_then(|(_, rest)| rest.rsplit_once('}')).map_or("", |(labels, _)| labels);
         // Values may hold commas, names are followed by `="`.
         let labels = labels.split("=\"").filter_map(|part| part.rsplit(['"', ',']).next().map(str::to_owned));
-        let hidden = ["component", "version", "le", ""];
+        let common = if name.starts_with("event_component_") { "" } else { "component" };
+        let hidden = [common, "version", "le", ""];
         let labels: Vec<_> =
             labels.filter(|label| !hidden.contains(&label.as_str())).map(|l| format!("`{l}`")).collect();
         families.push(format!("| `{name}` | {ty} | {} | {} |", labels.join(", "), cell(help.trim_end_matches('.'))));
     }
     families.sort();
-    doc.push_str(&families.join("\n"));
-    doc.push('\n');
-    golden("docs/metrics.md", &doc);
+    families.join("\n") + "\n"
 }

@@ -1,0 +1,65 @@
+//! Asks cluster and endpoint whether a configuration can work, and changes nothing.
+
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use kube::Client;
+use kube::api::{Api, ListParams, PostParams};
+use watchfire_delivery::EventSink;
+use watchfire_delivery::sink::http::Http;
+use watchfire_runtime::chain;
+
+use crate::config::{BeaconConfig, Entry};
+use crate::watch::{Metadata, discover};
+
+/// Who was asked, and what came of it.
+pub type Answer = (String, Result<String, String>);
+
+/// Asks about each scope, whether it can be listed and watched, and whether the endpoint is there.
+pub async fn ask(config: BeaconConfig, client: &Client) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    for entry in &config.entries {
+        let all = vec![String::new()];
+        for namespace in entry.namespaces.as_ref().unwrap_or(&all) {
+            let place = if namespace.is_empty() { String::new() } else { format!(".{namespace}") };
+            answers.push((format!("{}{place}", entry.name()), scope(entry, namespace, client).await));
+        }
+    }
+    answers.push(("endpoint".to_owned(), endpoint(config).await));
+    answers
+}
+
+async fn scope(entry: &Entry, namespace: &str, client: &Client) -> Result<String, String> {
+    let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
+    let resource = discover(client, entry, namespace).await.map_err(|error| chain(&error))?;
+    let api: Api<Metadata> = match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    };
+    api.list(&ListParams::default().limit(1)).await.map_err(|error| chain(&error))?;
+    for verb in ["watch", "get"] {
+        let wanted = ResourceAttributes {
+            group: Some(resource.group.clone()),
+            namespace: namespace.map(str::to_owned),
+            resource: Some(resource.plural.clone()),
+            verb: Some(verb.to_owned()),
+            ..ResourceAttributes::default()
+        };
+        let spec =
+            SelfSubjectAccessReviewSpec { resource_attributes: Some(wanted), ..SelfSubjectAccessReviewSpec::default() };
+        let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+        let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+        let answer = reviews.create(&PostParams::default(), &review).await.map_err(|error| chain(&error))?;
+        if !answer.status.is_some_and(|status| status.allowed) {
+            let plural = &resource.plural;
+            return Err(format!("may list {plural}, and not {verb} them; `watchfire beacon role` prints the rights"));
+        }
+    }
+    Ok(format!("{} may be listed and watched", resource.plural))
+}
+
+async fn endpoint(config: BeaconConfig) -> Result<String, String> {
+    let told = |error: watchfire_delivery::sink::Error| format!("{}; {}", chain(&error), error.hint());
+    let target = watchfire_runtime::redact::host(&config.endpoint.url);
+    let sink = Http::new(config.endpoint).map_err(told)?;
+    sink.check().await.map_err(told)?;
+    Ok(format!("{target} answers; no event was sent"))
+}
