@@ -437,10 +437,15 @@ impl Owner {
             }
         };
         let before = transaction.total_changes();
-        let (mut replies, mut wakes, mut closing) = (Vec::new(), false, None);
-        let mut next = Some(first);
-        while let Some(work) = next {
-            if let Some((reply, woken)) = self.perform(&mut transaction, work) {
+        // The first needs no savepoint: there is nothing before it to keep, and a transaction that is dropped is taken back.
+        let tx = Tx { connection: &transaction, shared: Some(&self.shared), wakes: Cell::new(false) };
+        let reply = first(Ok(&tx))?;
+        let (mut replies, mut wakes, mut closing) = (vec![reply], tx.wakes.get(), None);
+        let mut next = None;
+        loop {
+            if let Some(work) = next
+                && let Some((reply, woken)) = self.perform(&mut transaction, work)
+            {
                 wakes |= woken;
                 replies.push(reply);
             }
@@ -461,6 +466,9 @@ impl Owner {
                 }
                 Err(_) => None,
             };
+            if next.is_none() {
+                break;
+            }
         }
         let rows = transaction.total_changes() - before;
         let committed = transaction.commit().map_err(Arc::new);

@@ -1,7 +1,7 @@
 //! Delivers one sink's part of the outbox.
 //!
 //! A worker takes what is due, publishes it in lanes that run side by side, and notes the outcomes of all lanes that
-//! are done in one transaction. It is woken by the commit that queued something, and asks twice a second whether a
+//! are done in one transaction, while others go on. It is woken by the commit that queued something, and asks twice a second whether a
 //! command-line tool changed anything; the poll is the safety net. Cancelling it ends the waiting: what is under way is
 //! finished and noted.
 //!
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, OptionFuture};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use jiff::Timestamp;
 use tokio::sync::watch;
@@ -29,7 +29,7 @@ use self::settle::Refusal;
 use crate::circuit::{self, Circuit, Permit};
 use crate::event::CloudEvent;
 use crate::metrics::{Flow, Outcome, SinkMetrics};
-use crate::outbox::{self, Claim, Mark, SinkId, Stats};
+use crate::outbox::{self, Claim, Due, Mark, SinkId, Stats};
 use crate::retry::Backoff;
 use crate::sink::{self, EventSink};
 use crate::store::{self, Store};
@@ -39,6 +39,8 @@ const STORE_RETRY: Backoff =
     Backoff { initial: Duration::from_millis(500), multiplier: 2.0, jitter: 0.1, max: Duration::from_secs(10) };
 /// How often it is asked whether a command-line tool changed something; a person waits for it.
 const GLANCE: Duration = Duration::from_millis(500);
+/// How often as many as can be under way are read at once, so that nobody waits for the next read.
+const AHEAD: usize = 4;
 /// The loop turns at least this often; the longest silence is one statement, which waits for a tool's transaction.
 const MAX_SILENCE: Duration = Duration::from_mins(1);
 
@@ -147,12 +149,33 @@ pub struct Worker {
     glance: bool,
     seen: i64,
     trouble: Option<Trouble>,
+    /// What is to be noted, and what is being noted.
+    unnoted: Vec<Judged>,
+    noting: Vec<Judged>,
+    /// Why the sink is to be paused with that.
+    pausing: Option<String>,
 }
 
 /// A store that fails.
 struct Trouble {
     attempts: u32,
     until: Instant,
+}
+
+/// What is under way, side by side.
+#[derive(Default)]
+struct UnderWay {
+    lanes: FuturesUnordered<BoxFuture<'static, Done>>,
+    noting: Option<BoxFuture<'static, Result<(), store::Error>>>,
+    claiming: Option<BoxFuture<'static, Result<Due, store::Error>>>,
+}
+
+/// What became of a delivery, whose window was begun then.
+#[derive(Clone)]
+struct Judged {
+    seq: i64,
+    mark: Mark,
+    begun: Instant,
 }
 
 /// What came back from one window.
@@ -190,6 +213,9 @@ impl Worker {
             glance: false,
             seen: 0,
             trouble: None,
+            unnoted: Vec::new(),
+            noting: Vec::new(),
+            pausing: None,
         }
     }
 
@@ -202,7 +228,7 @@ impl Worker {
 
     /// Delivers until the token is cancelled, and then finishes what is under way. Fails if the store is closed first.
     pub async fn run(mut self, token: CancellationToken) -> Result<(), store::Error> {
-        let mut lanes = FuturesUnordered::<BoxFuture<'static, Done>>::new();
+        let mut way = UnderWay::default();
         let ticks = |period: Duration| {
             let mut ticks = interval(period.max(Duration::from_millis(10)));
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -213,20 +239,31 @@ impl Worker {
         loop {
             self.heartbeat.beat();
             let stopping = token.is_cancelled();
-            if stopping && lanes.is_empty() {
-                return Ok(());
-            }
             let mut rest = self.config.poll;
             if !stopping {
-                rest = self.turn(&mut lanes).await?;
+                rest = self.turn(&mut way).await?;
+            }
+            if way.noting.is_none() && !self.unnoted.is_empty() {
+                way.noting = Some(self.note(&token));
+            }
+            if stopping && way.lanes.is_empty() && way.noting.is_none() {
+                return Ok(());
             }
             tokio::select! {
-                Some(done) = lanes.next(), if !lanes.is_empty() => {
+                Some(done) = way.lanes.next(), if !way.lanes.is_empty() => {
                     let mut all = vec![done];
-                    while let Some(Some(done)) = lanes.next().now_or_never() {
+                    while let Some(Some(done)) = way.lanes.next().now_or_never() {
                         all.push(done);
                     }
-                    self.settle(all, &token).await?;
+                    self.settle(all);
+                }
+                noted = OptionFuture::from(way.noting.as_mut()), if way.noting.is_some() => {
+                    way.noting = None;
+                    self.noted(noted.unwrap_or(Ok(())), &token)?;
+                }
+                due = OptionFuture::from(way.claiming.as_mut()), if way.claiming.is_some() => {
+                    way.claiming = None;
+                    self.claimed(due.unwrap_or_else(|| Ok(Due::default())))?;
                 }
                 () = token.cancelled(), if !stopping => {}
                 changed = self.wake.changed(), if !stopping => {
@@ -243,11 +280,15 @@ impl Worker {
 
     /// Looks at the outbox where there is a reason to, and sends what is due. Returns how long there is nothing to do
     /// if nothing happens. A store that cannot be read is waited for.
-    async fn turn(&mut self, lanes: &mut FuturesUnordered<BoxFuture<'static, Done>>) -> Result<Duration, store::Error> {
+    async fn turn(&mut self, way: &mut UnderWay) -> Result<Duration, store::Error> {
         if let Some(Trouble { until, .. }) = &self.trouble {
             let rest = until.saturating_duration_since(Instant::now());
             if !rest.is_zero() {
                 return Ok(rest);
+            }
+            // Whether it can be written shows when that is noted.
+            if !self.unnoted.is_empty() || !self.noting.is_empty() {
+                return Ok(self.config.poll);
             }
         }
         let turned = async {
@@ -259,7 +300,7 @@ impl Worker {
                 self.look().await?;
                 self.unseen = false;
             }
-            self.fill(lanes).await
+            self.fill(way).await
         };
         match turned.await {
             Ok(rest) => {
@@ -308,7 +349,7 @@ impl Worker {
     }
 
     /// Starts as many windows as may go out now. Returns how long there is nothing to do if nothing happens.
-    async fn fill(&mut self, lanes: &mut FuturesUnordered<BoxFuture<'static, Done>>) -> Result<Duration, store::Error> {
+    async fn fill(&mut self, way: &mut UnderWay) -> Result<Duration, store::Error> {
         let poll = self.config.poll;
         if self.paused.is_some() {
             self.flows(Flow::Paused);
@@ -335,36 +376,50 @@ impl Worker {
                 (self.config.lanes.get(), self.config.window.get())
             }
         };
-        loop {
-            if lanes.len() >= most {
-                return Ok(poll); // A lane that ends is what happens next.
-            }
-            if self.ready.is_empty() {
-                if !self.stale {
-                    break;
-                }
-                let all = most.saturating_mul(window);
-                self.claim(self.config.batch.map_or(all, |batch| all.min(batch.get())), now).await?;
-                continue;
-            }
+        let all = most.saturating_mul(window);
+        // What is done and not noted yet is as good as under way: it would come again if the process died.
+        while way.lanes.len() < most && self.unnoted.len() + self.noting.len() < all && !self.ready.is_empty() {
             let claims: Vec<_> = self.ready.drain(..window.min(self.ready.len())).collect();
             self.windows += 1;
-            lanes.push(publish(Arc::clone(&self.sink), claims, self.windows).boxed());
+            way.lanes.push(publish(Arc::clone(&self.sink), claims, self.windows).boxed());
         }
-        Ok(self.next_due.map_or(poll, |due| until_then(due, now)))
+        if self.stale && way.claiming.is_none() && self.ready.len() < all {
+            let ahead = all.saturating_mul(AHEAD);
+            way.claiming = Some(self.claim(self.config.batch.map_or(ahead, |batch| ahead.min(batch.get())), now));
+        }
+        if self.ready.is_empty() && way.claiming.is_none() {
+            return Ok(self.next_due.map_or(poll, |due| until_then(due, now)));
+        }
+        Ok(poll) // A lane that ends, or what is read or noted, is what happens next.
     }
 
-    async fn claim(&mut self, limit: usize, now: Timestamp) -> Result<(), store::Error> {
+    /// Reads what is due next.
+    fn claim(&mut self, limit: usize, now: Timestamp) -> BoxFuture<'static, Result<Due, store::Error>> {
         self.wake.mark_unchanged();
-        let (id, taken) = (self.queue.id, self.taken.clone());
-        let due = self.queue.store.read(move |connection| outbox::claim(connection, id, limit, &taken, now)).await?;
-        (self.stale, self.next_due) = (due.more, due.next);
+        self.stale = false;
+        let (id, taken, store) = (self.queue.id, self.taken.clone(), self.queue.store.clone());
+        async move { store.read(move |connection| outbox::claim(connection, id, limit, &taken, now)).await }.boxed()
+    }
+
+    fn claimed(&mut self, due: Result<Due, store::Error>) -> Result<(), store::Error> {
+        let due = match due {
+            Ok(due) => due,
+            Err(store::Error::Closed) => return Err(store::Error::Closed),
+            Err(error) => {
+                self.unseen = true;
+                self.fails(&error);
+                return Ok(());
+            }
+        };
+        self.stale |= due.more;
+        self.next_due = due.next;
         if !due.unreadable.is_empty() {
             tracing::error!(sink = %self.queue.name, seq = ?due.unreadable, "stored events cannot be read, kept as dead letters");
             let reason = "its stored body is not a CloudEvent".to_owned();
-            let dead = due.unreadable.iter().map(|seq| (*seq, Mark::Dead { reason: reason.clone() })).collect();
-            self.write(dead, None, now).await?;
-            self.stale = true;
+            let dead =
+                |seq: &i64| Judged { seq: *seq, mark: Mark::Dead { reason: reason.clone() }, begun: Instant::now() };
+            self.taken.extend(&due.unreadable);
+            self.unnoted.extend(due.unreadable.iter().map(dead));
         }
         if let Some(observer) = self.observer.as_ref().filter(|_| !due.claims.is_empty()) {
             observer.claimed(due.claims.len());

@@ -156,8 +156,13 @@ fn open_writer(path: &Path, modules: &[Module]) -> Result<Connection, Error> {
     connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "foreign_keys", "ON")?;
-    // A log that grew during a burst is cut back at the next checkpoint.
+    // A log that grew during a burst is cut back at the next checkpoint, which comes after 16 MiB: what is written again
+    // and again until then is copied into the file once.
     connection.query_row("PRAGMA journal_size_limit = 16777216", [], |_| Ok(()))?;
+    connection.query_row("PRAGMA wal_autocheckpoint = 4096", [], |_| Ok(()))?;
+    // What a savepoint keeps to take its rows back would be a file of its own, made and removed with each.
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
+    connection.pragma_update(None, "cache_size", -8192)?;
     Ok(connection)
 }
 

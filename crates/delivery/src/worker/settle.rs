@@ -4,11 +4,16 @@
 //! side took another one that was sent later. Until then it waits, longer each time, without its attempts being
 //! counted.
 
+use std::mem::take;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use jiff::Timestamp;
+use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 use watchfire_runtime::{chain, clock};
 
-use super::{Attempt, Done, Worker, until_then};
+use super::{Attempt, Done, Judged, Worker, until_then};
 use crate::circuit::Failure;
 use crate::metrics::Outcome;
 use crate::outbox::{self, Claim, Mark};
@@ -28,16 +33,14 @@ pub(super) struct Refusal {
 }
 
 impl Worker {
-    /// Decides what the outcomes mean, and notes it. Tries until the store takes it, or the process stops.
-    pub(super) async fn settle(&mut self, done: Vec<Done>, token: &CancellationToken) -> Result<(), store::Error> {
+    /// Decides what the outcomes mean; what is decided is noted next.
+    pub(super) fn settle(&mut self, done: Vec<Done>) {
         let now = clock::now();
-        let (mut marks, mut pause, mut begun) = (Vec::new(), None, Vec::new());
-        for Done { window, begun: at, took, outcomes } in done {
-            begun.push(at);
+        for Done { window, begun, took, outcomes } in done {
             for (claim, outcome) in outcomes {
                 let error = outcome.err();
                 if let Some(error) = error.as_ref().filter(|error| error.verdict() == Verdict::Pause) {
-                    pause = Some(chain(error));
+                    self.pauses(chain(error));
                 }
                 let mark = self.judge(&claim, window, error.as_ref(), now);
                 let (outcome, wait) = match &mark {
@@ -51,52 +54,72 @@ impl Worker {
                     let (event, error, number) = (&claim.event, error.as_ref(), claim.attempts.saturating_add(1));
                     observer.attempted(&Attempt { event, number, took, outcome, error, wait });
                 }
-                marks.push((claim.seq, mark));
+                self.unnoted.push(Judged { seq: claim.seq, mark, begun });
             }
-        }
-        if let Some(reason) = &pause {
-            tracing::error!(sink = %self.queue.name, reason, "sink paused, its queue is kept until someone resumes it");
-            self.paused = Some(reason.clone());
-            self.tell();
         }
         if self.paused.is_some() || self.circuit.open_until().is_some() {
             self.put_back();
         }
-        while let Err(error) = self.write(marks.clone(), pause.clone(), now).await {
+    }
+
+    fn pauses(&mut self, reason: String) {
+        if self.pausing.is_none() {
+            tracing::error!(sink = %self.queue.name, reason, "sink paused, its queue is kept until someone resumes it");
+        }
+        self.pausing = Some(reason.clone());
+        self.paused = Some(reason);
+        self.tell();
+    }
+
+    /// Notes what was decided so far in one transaction: at once, or when a store that failed is tried again. Told to stop,
+    /// it is tried once more.
+    pub(super) fn note(&mut self, token: &CancellationToken) -> BoxFuture<'static, Result<(), store::Error>> {
+        self.noting = take(&mut self.unnoted);
+        let until = self.trouble.as_ref().map(|trouble| trouble.until);
+        let (id, now, pause) = (self.queue.id, clock::now(), self.pausing.clone());
+        let marks: Vec<_> = self.noting.iter().map(|judged| (judged.seq, judged.mark.clone())).collect();
+        let (store, token) = (self.queue.store.clone(), token.clone());
+        async move {
+            if let Some(until) = until {
+                let _: Option<()> = token.run_until_cancelled(sleep_until(until)).await;
+            }
+            let work = move |tx: &store::Tx<'_>| {
+                if let Some(reason) = pause {
+                    outbox::pause(tx, id, &reason, now)?;
+                }
+                marks.iter().try_for_each(|(seq, mark)| outbox::settle(tx, *seq, mark, now))
+            };
+            store.write(work).await
+        }
+        .boxed()
+    }
+
+    /// What was decided is noted; if it could not be, it is not forgotten.
+    pub(super) fn noted(
+        &mut self,
+        noted: Result<(), store::Error>,
+        token: &CancellationToken,
+    ) -> Result<(), store::Error> {
+        let mut judged = take(&mut self.noting);
+        if let Err(error) = noted {
             if matches!(error, store::Error::Closed) || token.is_cancelled() {
                 return Err(error);
             }
-            let wait = self.fails(&error);
-            // Woken early by the token, to try once more.
-            let _: Option<()> = token.run_until_cancelled(self.heartbeat.during(tokio::time::sleep(wait))).await;
+            self.fails(&error);
+            judged.append(&mut self.unnoted);
+            self.unnoted = judged;
+            return Ok(());
         }
         self.works();
-        if let Some(observer) = &self.observer {
-            for begun in begun {
+        self.pausing = None;
+        for Judged { seq, begun, .. } in judged {
+            self.taken.remove(&seq);
+            if let Some(observer) = &self.observer {
                 observer.settled(begun.elapsed());
             }
         }
-        for (seq, _) in &marks {
-            self.taken.remove(seq);
-        }
         self.stale = true;
         Ok(())
-    }
-
-    pub(super) async fn write(
-        &self,
-        marks: Vec<(i64, Mark)>,
-        pause: Option<String>,
-        now: Timestamp,
-    ) -> Result<(), store::Error> {
-        let id = self.queue.id;
-        let work = move |tx: &store::Tx<'_>| {
-            if let Some(reason) = pause {
-                outbox::pause(tx, id, &reason, now)?;
-            }
-            marks.iter().try_for_each(|(seq, mark)| outbox::settle(tx, *seq, mark, now))
-        };
-        self.queue.store.write(work).await
     }
 
     fn judge(&mut self, claim: &Claim, window: u64, error: Option<&sink::Error>, now: Timestamp) -> Mark {
