@@ -119,14 +119,16 @@ pub fn open_uids(connection: &Connection, scope: ScopeId) -> Result<HashMap<(Str
     Ok(found.collect::<Result<_, _>>()?)
 }
 
-/// The episodes of a scope that are going on.
-pub fn open(connection: &Connection, scope: ScopeId) -> Result<Vec<Snapshot>, Error> {
+/// The episodes of a scope that are going on, one after the other: there may be many.
+pub fn each_open(connection: &Connection, scope: ScopeId, mut each: impl FnMut(Snapshot)) -> Result<(), Error> {
     let sql = "
         SELECT namespace, name, uid, annotation_value, annotations, labels, resource_version
         FROM episodes WHERE scope = ?1 AND state = 'exists'";
     let mut statement = connection.prepare_cached(sql)?;
-    let found = statement.query_map([scope.0], snapshot)?.collect::<Result<_, _>>()?;
-    Ok(found)
+    for found in statement.query_map([scope.0], snapshot)? {
+        each(found?);
+    }
+    Ok(())
 }
 
 fn snapshot(row: &Row<'_>) -> rusqlite::Result<Snapshot> {

@@ -42,10 +42,10 @@ CREATE INDEX episodes_over ON episodes (deleted_at) WHERE state = 'deleted';
 -- of its episode and what happened.
 CREATE TRIGGER episodes_delivered AFTER UPDATE OF state ON deliveries WHEN NEW.state = 'delivered'
 BEGIN
-    UPDATE episodes SET created_sent_at = NEW.changed
-    WHERE id = (SELECT substr(id, 1, length(id) - 8) FROM events WHERE seq = NEW.event AND id LIKE '%.created');
-    UPDATE episodes SET deleted_sent_at = NEW.changed
-    WHERE id = (SELECT substr(id, 1, length(id) - 8) FROM events WHERE seq = NEW.event AND id LIKE '%.deleted');
+    UPDATE episodes SET
+        created_sent_at = CASE WHEN created_event = NEW.event THEN NEW.changed ELSE created_sent_at END,
+        deleted_sent_at = CASE WHEN deleted_event = NEW.event THEN NEW.changed ELSE deleted_sent_at END
+    WHERE id = (SELECT substr(id, 1, length(id) - 8) FROM events WHERE seq = NEW.event);
 END;
 
 -- The same in the columns and words of the original, for those who look into the file.

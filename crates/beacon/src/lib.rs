@@ -19,5 +19,6 @@ pub mod verify;
 mod watch;
 
 pub use config::BeaconConfig;
+pub use notice::{Envelope, Order};
 pub use service::Beacon;
 pub use watch::Unwatchable;

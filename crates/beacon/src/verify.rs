@@ -120,14 +120,14 @@ impl Findings {
         let finding =
             |(namespace, name): (String, String), uid| Finding { kind: key.kind.clone(), namespace, name, uid };
         if let Some((scope, _)) = ledger::find(connection, key)? {
-            for known in ledger::open(connection, scope)? {
+            ledger::each_open(connection, scope, |known| {
                 let at = (known.namespace, known.name);
                 if objects.get(&at) == Some(&known.uid) {
                     objects.remove(&at);
                 } else {
                     self.vanished.push(finding(at, known.uid));
                 }
-            }
+            })?;
         }
         self.unannounced.extend(objects.into_iter().map(|(at, uid)| finding(at, uid)));
         Ok(())

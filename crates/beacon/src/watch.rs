@@ -14,8 +14,9 @@ use futures_util::future::join;
 use futures_util::{FutureExt, StreamExt};
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams, PartialObjectMeta};
-use kube::core::{GroupVersionKind, ObjectMeta, Status};
-use kube::discovery::{Scope as Reach, pinned_kind};
+use kube::core::{GroupVersion, GroupVersionKind, ObjectMeta, Status};
+use kube::discovery::{Scope as Reach, pinned_group, pinned_kind};
+use kube::error::DiscoveryError;
 use kube::runtime::watcher::{self, Event, watcher};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
@@ -24,6 +25,7 @@ use tracing::{debug, error, info, warn};
 use watchfire_delivery::outbox::SinkId;
 use watchfire_delivery::retry::Backoff;
 use watchfire_delivery::store::{self, Store};
+use watchfire_runtime::config::nearest;
 use watchfire_runtime::health::{Dependency, Health, Heartbeat};
 use watchfire_runtime::{chain, clock};
 
@@ -151,16 +153,14 @@ impl Watch {
             move |tx: &store::Tx<'_>| {
                 let (id, listed) = ledger::scope(tx, &key)?;
                 ledger::adopt(tx, id, &key)?;
-                Ok((id, listed, ledger::open(tx, id)?))
+                let mut known = Known::default();
+                ledger::each_open(tx, id, |snapshot| known.remember(&snapshot))?;
+                Ok((id, listed, known))
             }
         };
         let ledger =
             Ledger { store: &self.common.store, state: &self.state, heartbeat: &self.heartbeat, token: &token };
-        let Ok((id, listed, open)) = ledger.write(work).await else { return };
-        let mut known = Known::default();
-        for snapshot in open {
-            known.remember(&snapshot);
-        }
+        let Ok((id, listed, known)) = ledger.write(work).await else { return };
         if !self.common.on_startup {
             self.state.up();
         }
@@ -220,6 +220,16 @@ pub enum Unwatchable {
     /// The cluster does not serve it, or does not answer.
     #[error("ask the cluster for the kind")]
     Unknown(#[from] kube::Error),
+    /// The cluster serves the group, and no such kind in it.
+    #[error("the cluster serves no {kind} in {api_version}{meant}")]
+    Missing {
+        /// As written.
+        kind: String,
+        /// As written.
+        api_version: String,
+        /// What was probably meant.
+        meant: String,
+    },
     /// It has another plural than is written.
     #[error("the cluster calls it {theirs}, and resources has {ours}: correct it")]
     Plural {
@@ -240,7 +250,10 @@ pub(crate) async fn discover(
     namespace: Option<&str>,
 ) -> Result<ApiResource, Unwatchable> {
     let Entry { group, version, kind, resource, .. } = entry;
-    let (found, capabilities) = pinned_kind(client, &GroupVersionKind::gvk(group, version, kind)).await?;
+    let (found, capabilities) = match pinned_kind(client, &GroupVersionKind::gvk(group, version, kind)).await {
+        Err(kube::Error::Discovery(DiscoveryError::MissingKind(_))) => return Err(missing(client, entry).await),
+        found => found?,
+    };
     if let Some(ours) = resource.clone().filter(|ours| *ours != found.plural) {
         return Err(Unwatchable::Plural { ours, theirs: found.plural });
     }
@@ -248,6 +261,17 @@ pub(crate) async fn discover(
         return Err(Unwatchable::Namespaces);
     }
     Ok(found)
+}
+
+/// Says that there is no such kind, and which one there is.
+async fn missing(client: &Client, entry: &Entry) -> Unwatchable {
+    let Entry { group, version, kind, .. } = entry;
+    let served = pinned_group(client, &GroupVersion::gv(group, version)).await;
+    let served: Vec<_> =
+        served.iter().flat_map(|group| group.versioned_resources(version)).map(|it| it.0.kind).collect();
+    let names: Vec<_> = served.iter().map(String::as_str).collect();
+    let meant = nearest(kind, &names).map(|name| format!(", did you mean {name}?")).unwrap_or_default();
+    Unwatchable::Missing { kind: kind.clone(), api_version: entry.api_version(), meant }
 }
 
 impl Scope<'_> {

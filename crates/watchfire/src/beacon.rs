@@ -13,13 +13,13 @@ use watchfire_beacon::verify::{Finding, Findings, verify};
 use watchfire_beacon::{Beacon, BeaconConfig};
 use watchfire_delivery::metrics::Metrics as DeliveryMetrics;
 use watchfire_runtime::config::{Env, Text};
-use watchfire_runtime::health::Health;
-use watchfire_runtime::tasks::{Stage, Tasks};
+use watchfire_runtime::tasks::Stage;
 use watchfire_runtime::telemetry::{LogConfig, LogOutput, Telemetry};
-use watchfire_runtime::{Admin, AdminConfig, crypto, metrics, one_line, parse_bind_address, redact, roots};
+use watchfire_runtime::{crypto, one_line, redact};
 
 use crate::cli::{BeaconArgs, BeaconCli, BeaconQuestion, Format};
 use crate::failure::{Failure, say, tell};
+use crate::ground::Ground;
 
 /// How long telemetry may take to send what it still holds.
 const FLUSH: std::time::Duration = std::time::Duration::from_secs(2);
@@ -92,8 +92,9 @@ async fn plurals(entries: &[Entry]) -> Result<Vec<String>, Failure> {
 
 fn told(findings: &Findings) -> String {
     let Findings { objects, unannounced, vanished, pending, dead, discarded, unanswered } = findings;
+    let asked = if unanswered.is_empty() { "" } else { " where the cluster answers" };
     let mut text = format!(
-        "{objects} annotated objects; {pending} events wait, {dead} are dead letters, {discarded} were discarded"
+        "{objects} annotated objects{asked}; {pending} events wait, {dead} are dead letters, {discarded} were discarded"
     );
     for (what, found) in [("not announced", unannounced), ("announced, and gone", vanished)] {
         for Finding { kind, namespace, name, uid } in found {
@@ -143,26 +144,18 @@ fn telemetry(app: &App, env: &Env) -> Result<Telemetry, Failure> {
 }
 
 async fn serve(config: BeaconConfig, args: &BeaconArgs, env: &Env, telemetry: &Telemetry) -> Result<(), Failure> {
-    if roots::are_built_in(env) {
-        warn!("the system has no certificates of authorities, trusting those built into this program");
-    }
     let client = connect().await?;
-    let (health, mut tasks) = (Health::new(), Tasks::new());
-    tasks.listen().context("start the beacon")?;
-    let mut registry = metrics::registry([("version", &config.app.version)]);
-    tasks.register(&mut registry);
-    telemetry.register(&mut registry);
     let delivery = DeliveryMetrics::default();
     let own = Metrics::new(delivery.store.clone());
-    delivery.register(&mut registry);
-    own.register(&mut registry);
     let [health_port, metrics_port] = [config.ports.health, config.ports.metrics].map(|port| format!(":{port}"));
-    let ports = args.process.addresses(&health_port, &metrics_port);
-    let [health_address, metrics_address] = ports.map(|(flag, text)| {
-        parse_bind_address(text).with_context(|| format!("read --{flag}")).map_err(Failure::Configuration)
+    let addresses = args.process.addresses(&health_port, &metrics_port);
+    // Not `component`, as others have it: families of the original have a label of that name.
+    let labels = [("version", config.app.version.as_str())];
+    let ground = Ground::new(labels, addresses, env, telemetry, |registry| {
+        delivery.register(registry);
+        own.register(registry);
     });
-    let addresses = AdminConfig { health: health_address?, metrics: metrics_address? };
-    let admin = Admin::bind(addresses, health.clone(), registry).await.context("start the admin server")?;
+    let Ground { health, mut tasks, admin } = ground.await?;
     let admin = admin.at(config.ports.paths.clone());
     let (name, ledger) = (config.app.name.clone(), config.storage.ledger.clone());
     let beacon = Beacon::open(config, client, (&own, &delivery), &health).await.context("start the beacon")?;

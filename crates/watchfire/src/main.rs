@@ -7,6 +7,7 @@ mod config;
 mod crds;
 mod demo;
 mod failure;
+mod ground;
 mod outbox;
 mod sentinel;
 

@@ -17,7 +17,7 @@ use watchfire_runtime::config::Env;
 use watchfire_runtime::health::Health;
 use watchfire_runtime::tasks::{Stage, Tasks};
 use watchfire_runtime::telemetry::{LogConfig, Telemetry};
-use watchfire_runtime::{Admin, AdminConfig, chain, crypto, metrics, parse_bind_address, roots};
+use watchfire_runtime::{Admin, chain, crypto};
 use watchfire_sentinel::config::Process;
 use watchfire_sentinel::metrics::{Families, Shard};
 use watchfire_sentinel::{Ceiling, Feeds, Sentinel, SentinelConfig, api};
@@ -28,6 +28,7 @@ use crate::cli::{ProcessArgs, RecordBesideArgs, RunArgs, SentinelArgs};
 use crate::config;
 use crate::config::list::{self, Named};
 use crate::failure::{Failure, note_aside};
+use crate::ground::Ground;
 
 /// How long telemetry may take to send what it still holds.
 const FLUSH: std::time::Duration = std::time::Duration::from_secs(2);
@@ -84,8 +85,8 @@ async fn serve_all(
     env: &Env,
     telemetry: &Telemetry,
 ) -> Result<(), Failure> {
-    let ground = Ground::new(args.addresses(":8080", ":9090"), env, telemetry, |_| {}).await?;
-    let Ground { health, mut tasks, families, delivery, admin } = ground;
+    let (ground, families, delivery) = ground(args.addresses(":8080", ":9090"), env, telemetry, |_| {}).await?;
+    let Ground { health, mut tasks, admin } = ground;
     let mut brokers = Brokers::new(&delivery);
     // One for all of them: the lowest that any of the files says.
     let ceiling = Ceiling::lowest(several.iter().map(|named| named.loaded.sentinel.max_events_per_second));
@@ -107,43 +108,22 @@ async fn serve_all(
     Ok(tasks.run(args.grace_period.get()).await.context("run the sentinel")?)
 }
 
-/// What every process of sentinels stands on.
-struct Ground {
-    health: Health,
-    tasks: Tasks,
-    families: Families,
-    delivery: DeliveryMetrics,
-    admin: Admin,
-}
-
-impl Ground {
-    /// Binds the sockets; signals are heard from here on. `register` adds metrics to those of every process.
-    async fn new(
-        addresses: [(&str, &str); 2],
-        env: &Env,
-        telemetry: &Telemetry,
-        register: impl FnOnce(&mut Registry),
-    ) -> Result<Self, Failure> {
-        if roots::are_built_in(env) {
-            warn!("the system has no certificates of authorities, trusting those built into this program");
-        }
-        let health = Health::new();
-        let mut tasks = Tasks::new();
-        tasks.listen().context("start the sentinel")?;
-        let mut registry = metrics::registry([("component", "sentinel"), ("version", env!("CARGO_PKG_VERSION"))]);
-        tasks.register(&mut registry);
-        telemetry.register(&mut registry);
-        let families = Families::register(&mut registry);
-        let delivery = DeliveryMetrics::default();
-        delivery.register(&mut registry);
-        register(&mut registry);
-        let [health_address, metrics_address] = addresses.map(|(flag, text)| {
-            parse_bind_address(text).with_context(|| format!("read --{flag}")).map_err(Failure::Configuration)
-        });
-        let addresses = AdminConfig { health: health_address?, metrics: metrics_address? };
-        let admin = Admin::bind(addresses, health.clone(), registry).await.context("start the admin server")?;
-        Ok(Self { health, tasks, families, delivery, admin })
-    }
+/// The ground of sentinels, and what they count.
+async fn ground(
+    addresses: [(&str, &str); 2],
+    env: &Env,
+    telemetry: &Telemetry,
+    register: impl FnOnce(&mut Registry),
+) -> Result<(Ground, Families, DeliveryMetrics), Failure> {
+    let (mut families, delivery) = (None, DeliveryMetrics::default());
+    let labels = [("component", "sentinel"), ("version", env!("CARGO_PKG_VERSION"))];
+    let ground = Ground::new(labels, addresses, env, telemetry, |registry| {
+        families = Some(Families::register(registry));
+        delivery.register(registry);
+        register(registry);
+    });
+    let ground = ground.await?;
+    Ok((ground, families.context("register the metrics")?, delivery))
 }
 
 /// What the sentinels of a process share, or have one of each.

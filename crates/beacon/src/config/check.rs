@@ -151,7 +151,21 @@ fn storage(raw: RawStorage, env: &Env, problems: &mut Problems) -> Storage {
     }
     if thresholds.warning > thresholds.critical {
         let Thresholds { warning, critical } = thresholds;
-        problems.push("storage.warningThreshold", format!("{warning} is above criticalThreshold, {critical}"));
+        let by_default = if raw.critical_threshold.is_none() { ", which is the default" } else { "" };
+        problems
+            .push("storage.warningThreshold", format!("{warning} is above criticalThreshold, {critical}{by_default}"));
+    }
+    if ledger.file_name().is_none() {
+        problems.push(
+            "storage.dbPath",
+            format!("{:?} is no file: write it like /data/events.db", ledger.display().to_string()),
+        );
+    }
+    if let Some(volume) = raw.volume_path.as_deref().filter(|volume| !volume.is_dir()) {
+        problems.warn(
+            "storage.volumePath",
+            format!("{} is no folder here: how full it is cannot be told", volume.display()),
+        );
     }
     Storage {
         ledger,

@@ -66,7 +66,12 @@ async fn an_episode_has_one_event_for_its_beginning_and_one_for_its_end() {
     assert!(scene.note(Step::Begin(pod("1", "z"), Source::Mutation)).await, "another episode");
     assert_eq!(scene.events().await, ["t.created x", "t.deleted y", "t.created z"]);
     let id = scene.book.id;
-    assert_eq!(scene.store.read(move |it| open(it, id)).await.unwrap(), [pod("1", "z")]);
+    let open = move |it: &Connection| {
+        let mut open = Vec::new();
+        each_open(it, id, |snapshot| open.push(snapshot))?;
+        Ok(open)
+    };
+    assert_eq!(scene.store.read(open).await.unwrap(), [pod("1", "z")]);
 }
 
 #[tokio::test]

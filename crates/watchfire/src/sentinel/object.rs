@@ -16,10 +16,11 @@ use watchfire_sentinel::Feeds;
 use watchfire_sentinel::object::{is_namespace, is_object_name};
 use watchfire_sentinel::operator::{Operator, Parts, Scope};
 
-use super::{FLUSH, Ground, explain, poll, telemetry};
+use super::{FLUSH, explain, ground, poll, telemetry};
 use crate::cli::{ObjectArgs, SentinelArgs};
 use crate::config;
 use crate::failure::Failure;
+use crate::ground::Ground;
 
 /// Which objects are served; nothing where the configuration is a file. Flags that are for the other are refused.
 pub(super) fn scope(args: &SentinelArgs) -> Result<Option<Scope>, Failure> {
@@ -67,8 +68,8 @@ async fn serve_objects(
 ) -> Result<(), Failure> {
     let election = args.objects.leader_elect.then(lease::Metrics::default);
     let register = |registry: &mut Registry| election.iter().for_each(|election| election.register(registry));
-    let ground = Ground::new(args.process.addresses(":8081", ":8080"), env, telemetry, register).await?;
-    let Ground { health, mut tasks, families, admin, .. } = ground;
+    let (ground, families, _) = ground(args.process.addresses(":8081", ":8080"), env, telemetry, register).await?;
+    let Ground { health, mut tasks, admin } = ground;
     let leadership = if let Some(metrics) = &election {
         let lease = args.objects.leader_elect_lease_name.clone().unwrap_or_else(|| lease_name(&scope));
         let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
