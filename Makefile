@@ -32,6 +32,7 @@ bench: ## release builds against ceilings in the same run; rows also in target/s
 	cargo run --release --locked -p watchfire-benches -- simulate --json target/simulate.json
 	WATCHFIRE_TEST_REQUIRE=all testbed/with sh -c ' \
 	  cargo run --release --locked -p watchfire-benches -- sentinel --million --json target/bench.json && \
+	  cargo run --release --locked -p watchfire-benches -- beacon --json target/beacon.json && \
 	  cargo test --release --locked -p watchfire-delivery --test all rate -- --ignored --nocapture'
 
 chaos: ## sentinel and beacon through rounds of faults, each from its seed; ROUNDS=200 JOBS=4 for the long one

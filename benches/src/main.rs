@@ -1,9 +1,10 @@
-//! Measures the sentinel against ceilings in the same run: what a program does that reads and sends the same bytes
+//! Measures the services against ceilings in the same run: what a program does that reads and sends the same bytes
 //! with nothing in between. Prints a table, and JSON on request, and fails if a row is not what it must be.
 //!
 //! The sentinel under test is the release binary beside this one, in a process of its own; the simulated API lives in
 //! this process. Ceilings are processes too, so that both sides share the cores in the same way.
 
+mod beacon;
 mod ceiling;
 mod micro;
 mod process;
@@ -44,6 +45,30 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },
+    /// Every row of the beacon, on a Kubernetes API server of its own.
+    Beacon {
+        /// How often each rate is measured; the median counts.
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+        /// For how long objects are written.
+        #[arg(long, default_value_t = 10)]
+        seconds: u64,
+        /// How many objects the cluster has.
+        #[arg(long, default_value_t = 100_000)]
+        objects: usize,
+        /// How many rows the ledger has.
+        #[arg(long, default_value_t = 1_000_000)]
+        rows: usize,
+        /// How many events wait.
+        #[arg(long, default_value_t = 50_000)]
+        queued: usize,
+        /// Ends well also when a row is not what it must be.
+        #[arg(long)]
+        report_only: bool,
+        /// Writes the rows as JSON.
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
     /// A recorded day, simulated with a max age of 30 and of 10 minutes.
     Simulate {
         /// How many resources are recorded.
@@ -70,6 +95,12 @@ fn main() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
     match Cli::parse().command {
         Command::Ceiling(args) => runtime.block_on(ceiling::run(&args)),
+        Command::Beacon { rounds, seconds, objects, rows, queued, report_only, json } => {
+            let size = beacon::Size { rounds, seconds, objects, rows, queued };
+            let rows = runtime.block_on(beacon::rows(&size))?;
+            tell(&rows, json)?;
+            if report_only { Ok(()) } else { hold(&rows) }
+        }
         Command::Simulate { resources, hours, json } => {
             let rows = simulate::rows(resources, hours)?;
             tell(&rows, json)?;

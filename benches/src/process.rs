@@ -1,5 +1,6 @@
-//! The sentinel in a process of its own, and what can be seen of it from outside.
+//! A service in a process of its own, and what can be seen of it from outside.
 
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -9,37 +10,45 @@ use watchfire_testkit::{beside, free_port};
 /// How long the slowest row may take.
 const DEADLINE: Duration = Duration::from_mins(5);
 
-/// A running sentinel; killed when dropped.
-pub(crate) struct Sentinel {
+/// A running service; killed when dropped.
+pub(crate) struct Service {
     child: Child,
     address: String,
     begun: Instant,
-    _config: tempfile::TempDir,
+    /// Kept for as long as it runs.
+    folder: Option<tempfile::TempDir>,
 }
 
-impl Sentinel {
-    /// Starts one that polls once and then waits for an hour.
-    pub(crate) fn start(api: &str, broker: &[(&str, String)]) -> anyhow::Result<Self> {
+impl Service {
+    /// Starts a sentinel that polls once and then waits for an hour.
+    pub(crate) fn sentinel(api: &str, broker: &[(&str, String)]) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
-        let config = folder.path().join("sentinel.yaml");
-        let text =
+        let config =
             format!("resource_type: clusters\npoll_interval: 1h\nhyperfleet_api:\n  endpoint: {api}\n  timeout: 30s\n");
+        let mut service = Self::start("sentinel", &config, folder.path(), broker)?;
+        service.folder = Some(folder);
+        Ok(service)
+    }
+
+    /// Starts a service with this configuration, in a folder.
+    pub(crate) fn start(name: &str, text: &str, folder: &Path, env: &[(&str, String)]) -> anyhow::Result<Self> {
+        let config = folder.join("config.yaml");
         std::fs::write(&config, text)?;
         let address = format!("127.0.0.1:{}", free_port());
         let binary = beside("watchfire");
         let begun = Instant::now();
         let child = Command::new(&binary)
-            .arg("sentinel")
+            .arg(name)
             .arg("--config")
             .arg(&config)
             .args(["--health-bind-address", &address, "--metrics-bind-address", &address])
-            .current_dir(folder.path())
-            .envs(broker.iter().map(|(name, value)| (name, value.as_str())))
+            .current_dir(folder)
+            .envs(env.iter().map(|(name, value)| (name, value.as_str())))
             .env_remove("RUST_LOG")
             .stdout(Stdio::null())
             .spawn()
             .with_context(|| format!("start {}", binary.display()))?;
-        Ok(Self { child, address, begun, _config: folder })
+        Ok(Self { child, address, begun, folder: None })
     }
 
     /// Waits until the first cycle is over, and returns how long it took in seconds.
@@ -69,10 +78,11 @@ impl Sentinel {
         Ok(kib / 1024.0)
     }
 
-    async fn wait(&mut self, mut done: impl AsyncFnMut(&Self) -> bool) -> anyhow::Result<()> {
+    /// Waits until something can be seen.
+    pub(crate) async fn wait(&mut self, mut done: impl AsyncFnMut(&Self) -> bool) -> anyhow::Result<()> {
         let deadline = Instant::now() + DEADLINE;
         while !done(self).await {
-            ensure!(self.child.try_wait()?.is_none(), "the sentinel ended; run it by hand to see why");
+            ensure!(self.child.try_wait()?.is_none(), "the service ended; run it by hand to see why");
             ensure!(Instant::now() < deadline, "nothing within {DEADLINE:?}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -84,14 +94,15 @@ impl Sentinel {
         answer.error_for_status().ok()?.text().await.ok()
     }
 
-    async fn metric(&self, name: &str) -> Option<f64> {
+    /// The sum of the series of a metric.
+    pub(crate) async fn metric(&self, name: &str) -> Option<f64> {
         let text = self.get("/metrics").await?;
         let lines = text.lines().filter(|line| line.starts_with(name));
         lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).reduce(|sum, value| sum + value)
     }
 }
 
-impl Drop for Sentinel {
+impl Drop for Service {
     fn drop(&mut self) {
         // It may have ended by itself.
         _ = self.child.kill();

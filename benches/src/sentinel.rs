@@ -14,7 +14,7 @@ use watchfire_sentinel::payload::Payload;
 use watchfire_simulator::{Dialect, FleetState, Server, Simulator};
 use watchfire_testkit::beside;
 
-use crate::process::Sentinel;
+use crate::process::Service;
 use crate::report::{Row, median};
 
 /// What the sentinel asks for with its default payload, of resources that have no owner; a ceiling reads the same.
@@ -92,7 +92,7 @@ async fn binary(rounds: usize) -> anyhow::Result<Vec<Row>> {
     let api = Api::start(100, FleetState::Fresh).await?;
     let (mut starts, mut memory) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
-        let mut sentinel = Sentinel::start(&api.url, &nobody())?;
+        let mut sentinel = Service::sentinel(&api.url, &nobody())?;
         starts.push(sentinel.ready().await?);
         memory.push(sentinel.memory("VmRSS")?);
     }
@@ -110,7 +110,7 @@ async fn idle(resources: u32, rounds: usize, must: &'static str, aim: &'static s
     let api = Api::start(resources, FleetState::Fresh).await?;
     let (mut cycles, mut ceilings, mut peaks) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
-        let mut sentinel = Sentinel::start(&api.url, &nobody())?;
+        let mut sentinel = Service::sentinel(&api.url, &nobody())?;
         cycles.push(sentinel.first_cycle().await?);
         peaks.push(sentinel.memory("VmHWM")?);
         drop(sentinel);
@@ -227,7 +227,7 @@ async fn pubsub(host: &str, resources: u32, rounds: usize) -> anyhow::Result<Row
 
 /// Publishes everything once and returns the rate.
 async fn due(api: &str, broker: &[(&str, String)], resources: u32) -> anyhow::Result<f64> {
-    let mut sentinel = Sentinel::start(api, broker)?;
+    let mut sentinel = Service::sentinel(api, broker)?;
     let seconds = sentinel.first_cycle().await?;
     let published = sentinel.published().await;
     ensure!(published >= f64::from(resources), "{published} of {resources} events were confirmed");

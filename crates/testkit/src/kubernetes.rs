@@ -215,6 +215,12 @@ impl Cluster {
         self.client.clone()
     }
 
+    /// Writes a kubeconfig of its administrator.
+    pub fn write_kubeconfig(&self, path: &Path) {
+        let text = serde_json::to_string(&self.kubeconfig).expect("write the kubeconfig");
+        std::fs::write(path, text).expect("write the kubeconfig");
+    }
+
     /// Where the API server listens; for a proxy in front of it.
     pub fn address(&self) -> SocketAddr {
         let cluster = self.kubeconfig.clusters.iter().find_map(|cluster| cluster.cluster.as_ref());

@@ -1,5 +1,6 @@
 //! A beacon process under exactly its rights, on a real API server, with a real receiver.
 
+mod cases;
 mod endpoint;
 mod faults;
 mod metrics;

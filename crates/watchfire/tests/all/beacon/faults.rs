@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use watchfire_testkit::control_plane;
+use watchfire_testkit::kubernetes::{Component, ControlPlane};
 
 use super::*;
 
@@ -68,6 +70,26 @@ impl World {
             Some(after) => self.there.insert(name, after),
             None => self.there.remove(name),
         };
+    }
+
+    /// Fails unless what was told of each name is what happened to it; returns how many events there were.
+    fn compare(mut self, events: Vec<Value>, gaps: &[Gap], begun: Instant, seed: &str, said: &str) -> usize {
+        let (mut told, events) = heard(events);
+        for name in NAMES {
+            let (happened, told) =
+                (self.happened.remove(name).unwrap_or_default(), told.remove(name).unwrap_or_default());
+            let millis = |at: Instant| at.saturating_duration_since(begun).as_millis();
+            let short = |created: bool, uid: &str| format!("{} {}", if created { "+" } else { "-" }, &uid[..8]);
+            let happened_as: Vec<_> =
+                happened.iter().map(|it| format!("{} at {}", short(it.created, &it.uid), millis(it.begun))).collect();
+            let told_as: Vec<_> = told.iter().map(|(created, uid)| short(*created, uid)).collect();
+            let gaps_at: Vec<_> = gaps.iter().map(|gap| (millis(gap.from), millis(gap.until))).collect();
+            assert!(
+                is_told(&happened, &told, gaps),
+                "{seed}, {name}: {happened_as:#?} was told as {told_as:#?}, with gaps {gaps_at:?}\n{said}"
+            );
+        }
+        events
     }
 }
 
@@ -151,18 +173,32 @@ fn heard(events: Vec<Value>) -> (BTreeMap<String, Vec<(bool, String)>>, usize) {
     (told, bodies.len())
 }
 
-async fn round(seed: u64) -> Option<String> {
-    let stage = Stage::set("beacon::faults").await?;
+/// The API server is killed, and starts again; or it has forgotten what was, as well.
+async fn begin_anew(plane: &mut ControlPlane, forgets: bool) {
+    if forgets {
+        plane.forget_history().await;
+    } else {
+        plane.kill(Component::ApiServer);
+        plane.restart(Component::ApiServer).await;
+    }
+}
+
+/// One round; with a control plane of its own, also what becomes of that.
+async fn round(stage: Stage, seed: u64, mut plane: Option<&mut ControlPlane>) -> String {
     let mut random = StdRng::seed_from_u64(seed);
     let proxy = Proxy::start(stage.namespace.cluster().address()).await;
+    let network = Proxy::start(stage.receiver.address()).await;
     let kubeconfig = stage.account.kubeconfig_over(proxy.address());
-    let (entry, more) = (String::new(), "  timeout: 1s\nworker: {concurrency: 4}\nreconciliation: {interval: 1s}\n");
-    let start = || stage.process(&kubeconfig, &entry, more);
+    let more = "  timeout: 1s\nworker: {concurrency: 4}\nreconciliation: {interval: 1s}\n";
+    let config = stage.config("", more, "warningThreshold: 100, criticalThreshold: 100");
+    let config = config.replace(stage.receiver.url(), &format!("http://{}", network.address()));
+    let start = || stage.process_of(&kubeconfig, &config);
     let endpoint = Endpoint::of(&stage.receiver, seed);
     let mut beacon = Beacon::started(start()).await;
     beacon.readiness(200).await;
-    let (mut world, mut gaps, mut kills) = (World::default(), Vec::new(), 0_u32);
-    let (mut said, mut barriers) = (String::new(), 0);
+    let (mut world, mut gaps, mut kills, mut cuts) = (World::default(), Vec::new(), 0_u32, 0_u32);
+    let kinds = if plane.is_some() { 11 } else { 9 };
+    let (mut said, mut barriers, mut restarts) = (String::new(), 0, 0);
     // Since when it may not hear everything.
     let mut deaf: Option<Instant> = None;
     let begun = Instant::now();
@@ -171,7 +207,7 @@ async fn round(seed: u64) -> Option<String> {
             let name = NAMES[random.random_range(0..NAMES.len())];
             world.change(&stage, name, &mut random).await;
         }
-        match random.random_range(0..8) {
+        match random.random_range(0..kinds) {
             0 | 1 => {
                 let from = deaf.take().unwrap_or_else(Instant::now).checked_sub(NOTED).unwrap();
                 said.push_str(&beacon.process.out());
@@ -202,22 +238,33 @@ async fn round(seed: u64) -> Option<String> {
             5 => {
                 proxy.set(Mode::Pass).await;
                 proxy.cut();
-                // What was heard behind all that came before.
                 barriers += 1;
-                stage.create(&format!("barrier-{barriers}"), Some("x")).await;
-                eventually(DEADLINE, &format!("cluster and ledger are alike, seed {seed}"), async || {
-                    let (_, found) = stage.verify().await;
-                    (found["unannounced"] == json!([]) && found["vanished"] == json!([])).then_some(())
-                })
-                .await;
+                stage.hears(&format!("barrier-{barriers}"), seed).await;
                 deaf = None;
             }
             6 => endpoint.fails(random.random_range(0..90)),
+            7 => {
+                network.set([Mode::Pass, Mode::Pass, Mode::Refuse, Mode::Blackhole][random.random_range(0..4)]).await;
+                network.cut();
+                cuts += 1;
+            }
+            what @ (9 | 10) => {
+                let Some(plane) = &mut plane else { unreachable!("only with a plane") };
+                let from = deaf.take().unwrap_or_else(Instant::now).checked_sub(NOTED).unwrap();
+                // What a watch has not heard by then is told by a list, which has no more than what there is.
+                begin_anew(plane, what == 10).await;
+                restarts += 1;
+                proxy.set(Mode::Pass).await;
+                barriers += 1;
+                stage.hears(&format!("barrier-{barriers}"), seed).await;
+                gaps.push(Gap { from, until: Instant::now() });
+            }
             _ => tokio::time::sleep(Duration::from_millis(random.random_range(1..200))).await,
         }
     }
     proxy.set(Mode::Pass).await;
     proxy.cut();
+    network.set(Mode::Pass).await;
     endpoint.fails(0);
     beacon.readiness(200).await;
     eventually(DEADLINE, &format!("cluster, ledger and deliveries alike, seed {seed}"), async || {
@@ -227,33 +274,49 @@ async fn round(seed: u64) -> Option<String> {
     said.push_str(&beacon.process.out());
     beacon.stop().await;
 
-    let (mut told, events) = heard(stage.events());
-    for name in NAMES {
-        let (happened, told) = (world.happened.remove(name).unwrap_or_default(), told.remove(name).unwrap_or_default());
-        let millis = |at: Instant| at.saturating_duration_since(begun).as_millis();
-        let short = |created: bool, uid: &str| format!("{} {}", if created { "+" } else { "-" }, &uid[..8]);
-        let happened_as: Vec<_> =
-            happened.iter().map(|it| format!("{} at {}", short(it.created, &it.uid), millis(it.begun))).collect();
-        let told_as: Vec<_> = told.iter().map(|(created, uid)| short(*created, uid)).collect();
-        let gaps_at: Vec<_> = gaps.iter().map(|gap| (millis(gap.from), millis(gap.until))).collect();
-        assert!(
-            is_told(&happened, &told, &gaps),
-            "seed {seed}, {name}: {happened_as:#?} was told as {told_as:#?}, with gaps {gaps_at:?}\n{said}"
-        );
+    let events = world.compare(stage.events(), &gaps, begun, &format!("seed {seed}"), &said);
+    // Of each lane one event is on its way and one being noted at most when the process is killed; one when the connection
+    // is cut.
+    let (again, most) = (endpoint.again(), 8 * kills + 4 * cuts);
+    assert!(again <= most, "seed {seed}: {again} events were taken again, with {kills} kills, {cuts} cuts");
+    format!(
+        "seed {seed}: {events} events, {again} taken again, {kills} kills, {cuts} cuts, {restarts} restarts of the API server"
+    )
+}
+
+impl Stage {
+    /// Waits until the beacon has heard of an object that is made now, and so of all that came before.
+    async fn hears(&self, barrier: &str, seed: u64) {
+        self.create(barrier, Some("x")).await;
+        eventually(DEADLINE, &format!("cluster and ledger are alike, seed {seed}"), async || {
+            let (_, found) = self.verify().await;
+            (found["unannounced"] == json!([]) && found["vanished"] == json!([])).then_some(())
+        })
+        .await;
     }
-    // The endpoint is busy with one event of each lane at most when the process is killed.
-    let again = endpoint.again();
-    assert!(again <= 4 * kills, "seed {seed}: {again} events were taken again, with {kills} kills");
-    Some(format!("seed {seed}: {events} events, {again} taken again, {kills} kills"))
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_told_is_what_happened_whatever_fails() {
-    let number = |name: &str, default| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);
     let (seed, rounds) = (number("WATCHFIRE_FAULT_SEED", 1), number("WATCHFIRE_FAULT_ROUNDS", 2));
     for seed in seed..seed + rounds {
-        let Some(told) = round(seed).await else { return };
-        println!("{told}");
+        let Some(stage) = Stage::set("beacon::faults").await else { return };
+        println!("{}", round(stage, seed, None).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_told_is_what_happened_whatever_becomes_of_the_api_server() {
+    let (seed, rounds) = (number("WATCHFIRE_FAULT_SEED", 1), number("WATCHFIRE_FAULT_ROUNDS", 1));
+    let Some(mut plane) = control_plane("beacon::faults").await else { return };
+    for seed in seed..seed + rounds {
+        let rights = vec![rule("", &["configmaps"], &["get", "list", "watch"])];
+        let stage = Stage::on(&plane.cluster().clone(), rights).await;
+        println!("{}", round(stage, seed, Some(&mut plane)).await);
     }
 }
 
