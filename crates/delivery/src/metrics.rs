@@ -197,7 +197,7 @@ pub struct Operation {
 pub struct FailedOperation {
     /// `read` or `write`.
     pub operation: &'static str,
-    /// See there.
+    /// Why.
     pub error_type: &'static str,
 }
 

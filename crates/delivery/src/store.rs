@@ -2,7 +2,8 @@
 //!
 //! One thread owns the writing connection. A caller hands it a closure, and gets its result once the closure's rows
 //! are on the disk. Commits are grouped without a timer: a commit takes what queued up during the one before, up to
-//! [`COMMIT_ROWS`]. Each closure is a savepoint: its error takes back its own rows, and nobody else's. A second
+//! [`COMMIT_ROWS`]. Each closure but the first is a savepoint: an error takes back its own rows, and nobody
+//! else's. A second
 //! thread reads, and sees what is committed only.
 //!
 //! Intake stops while the volume has less than the floor free ([`Tx::admit`]), so that there is always room to note
@@ -32,6 +33,10 @@ pub use open::{Damaged, Module, Options, open_beside, write_beside};
 pub const COMMIT_ROWS: u64 = 500;
 /// Closures that may wait for the owner thread; more of them make their callers wait. Two full commits of single rows.
 const QUEUE: usize = 1_024;
+
+/// What to do about a damaged file.
+const DAMAGED: &str =
+    "put a copy of it back that is whole; or move it aside, and everything is begun anew, and told again";
 
 /// Why the store did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -123,6 +128,7 @@ impl Error {
             _ if self.is_busy() => {
                 "another program keeps the store busy, such as a backup or a tool: it goes on when that has ended"
             }
+            Self::Sqlite(_) | Self::Commit(_) if self.kind() == "corrupt" => DAMAGED,
             Self::Sqlite(_) | Self::Commit(_) => "check the disk, its free space and the permissions of the folder",
             Self::Full { .. } => "free space on the volume or enlarge it; deliveries go on and make room by themselves",
             Self::Gone(_) => {
@@ -137,9 +143,7 @@ impl Error {
             Self::NoFile(_) => "name a file; it is made where there is none",
             Self::Foreign(_) => "choose another path for the store",
             Self::Linked { .. } => "remove the other names; a copy is a store of its own, a second name is not",
-            Self::Damaged { .. } => {
-                "put a copy of it back that is whole; or move it aside, and everything is begun anew, and told again"
-            }
+            Self::Damaged { .. } => DAMAGED,
             Self::OfAnother(_) => "give each service a file of its own",
             Self::Missing(_) => {
                 "check the path; it is the one that the service has, by BROKER_HTTP_STORE or storage.dbPath"

@@ -20,7 +20,7 @@ use futures_util::future::{BoxFuture, OptionFuture};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use jiff::Timestamp;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use watchfire_runtime::health::{Dependency, Health, Heartbeat};
 use watchfire_runtime::{chain, clock};
@@ -41,6 +41,10 @@ const STORE_RETRY: Backoff =
 const GLANCE: Duration = Duration::from_millis(500);
 /// How often as many as can be under way are read at once, so that nobody waits for the next read.
 const AHEAD: usize = 4;
+/// Events that go out to see whether the far side has recovered: several, lest it is one that it never takes.
+const PROBES: usize = 5;
+/// How long a stop waits for answers; what has none by then comes again, under the same id.
+const STOP: Duration = Duration::from_secs(10);
 /// The loop turns at least this often; the longest silence is one statement, which waits for a tool's transaction.
 const MAX_SILENCE: Duration = Duration::from_mins(1);
 
@@ -51,7 +55,7 @@ pub struct Config {
     pub lanes: NonZeroUsize,
     /// Events that are handed to the sink at once: 1 where each takes a round trip, more where the sink pipelines.
     pub window: NonZeroUsize,
-    /// Events that are read from the outbox at once; none means as many as can be under way.
+    /// Events that are read from the outbox at once; none means four times as many as can be under way.
     pub batch: Option<NonZeroUsize>,
     /// How often the outbox is looked at without being woken.
     pub poll: Duration,
@@ -61,6 +65,14 @@ pub struct Config {
     pub circuit: circuit::Config,
     /// Attempts after which an event is a dead letter; none means never.
     pub max_attempts: Option<NonZeroU32>,
+}
+
+impl Config {
+    /// Events that are read from the outbox at once.
+    pub fn rows(&self) -> usize {
+        let ahead = self.lanes.get().saturating_mul(self.window.get()).saturating_mul(AHEAD);
+        self.batch.map_or(ahead, NonZeroUsize::get)
+    }
 }
 
 impl Default for Config {
@@ -93,7 +105,7 @@ pub struct Queue {
 pub struct Attempt<'a> {
     /// The event.
     pub event: &'a CloudEvent,
-    /// Which one it was, of those that count.
+    /// How many attempts there were with it; those while the circuit was open, or refused for credentials, do not count.
     pub number: u32,
     /// How long the sink took to answer.
     pub took: Duration,
@@ -109,6 +121,8 @@ pub struct Attempt<'a> {
 pub trait Observer: Send + Sync {
     /// The queue was looked at.
     fn looked(&self, stats: &Stats);
+    /// The queue cannot be used.
+    fn stuck(&self);
     /// So many events were read from the queue at once.
     fn claimed(&self, events: usize);
     /// An attempt ended.
@@ -137,6 +151,10 @@ pub struct Worker {
     /// Everything that is claimed: in `ready` or in a lane.
     taken: HashSet<i64>,
     refusals: HashMap<i64, Refusal>,
+    /// The last window that had begun when an event failed for the first time.
+    failing: HashMap<i64, u64>,
+    /// The latest window of which an event was taken.
+    last_taken: u64,
     windows: u64,
     /// Whether the outbox may have something due that is not taken.
     stale: bool,
@@ -151,8 +169,8 @@ pub struct Worker {
     trouble: Option<Trouble>,
     /// What is to be noted, and what is being noted.
     unnoted: Vec<Judged>,
-    noting: Vec<Judged>,
-    /// Why the sink is to be paused with that.
+    noting: Noting,
+    /// Why the sink is to be paused with what is to be noted.
     pausing: Option<String>,
 }
 
@@ -176,6 +194,16 @@ struct Judged {
     seq: i64,
     mark: Mark,
     begun: Instant,
+}
+
+/// What is being noted.
+#[derive(Default)]
+struct Noting {
+    judged: Vec<Judged>,
+    /// Why the sink is paused with it.
+    pause: Option<String>,
+    /// Whether there is no other time.
+    last: bool,
 }
 
 /// What came back from one window.
@@ -205,6 +233,8 @@ impl Worker {
             ready: VecDeque::new(),
             taken: HashSet::new(),
             refusals: HashMap::new(),
+            failing: HashMap::new(),
+            last_taken: 0,
             windows: 0,
             stale: true,
             unseen: true,
@@ -214,7 +244,7 @@ impl Worker {
             seen: 0,
             trouble: None,
             unnoted: Vec::new(),
-            noting: Vec::new(),
+            noting: Noting::default(),
             pausing: None,
         }
     }
@@ -236,6 +266,7 @@ impl Worker {
             ticks
         };
         let (mut poll, mut glances) = (ticks(self.config.poll), ticks(GLANCE));
+        let mut stop = None;
         loop {
             self.heartbeat.beat();
             let stopping = token.is_cancelled();
@@ -249,6 +280,9 @@ impl Worker {
             if stopping && way.lanes.is_empty() && way.noting.is_none() {
                 return Ok(());
             }
+            if stopping && stop.is_none() {
+                stop = Some(Instant::now() + STOP);
+            }
             tokio::select! {
                 Some(done) = way.lanes.next(), if !way.lanes.is_empty() => {
                     let mut all = vec![done];
@@ -259,13 +293,17 @@ impl Worker {
                 }
                 noted = OptionFuture::from(way.noting.as_mut()), if way.noting.is_some() => {
                     way.noting = None;
-                    self.noted(noted.unwrap_or(Ok(())), &token)?;
+                    self.noted(noted.unwrap_or(Ok(())))?;
                 }
                 due = OptionFuture::from(way.claiming.as_mut()), if way.claiming.is_some() => {
                     way.claiming = None;
                     self.claimed(due.unwrap_or_else(|| Ok(Due::default())))?;
                 }
                 () = token.cancelled(), if !stopping => {}
+                () = sleep_until(stop.unwrap_or_else(Instant::now)), if stop.is_some() && !way.lanes.is_empty() => {
+                    tracing::warn!(sink = %self.queue.name, requests = way.lanes.len(), "no answers in time for the stop, what was sent comes again");
+                    way.lanes.clear();
+                }
                 changed = self.wake.changed(), if !stopping => {
                     changed.map_err(|_| store::Error::Closed)?;
                     self.stale = true;
@@ -287,7 +325,7 @@ impl Worker {
                 return Ok(rest);
             }
             // Whether it can be written shows when that is noted.
-            if !self.unnoted.is_empty() || !self.noting.is_empty() {
+            if !self.unnoted.is_empty() || !self.noting.judged.is_empty() {
                 return Ok(self.config.poll);
             }
         }
@@ -304,7 +342,10 @@ impl Worker {
         };
         match turned.await {
             Ok(rest) => {
-                self.works();
+                // Whether what is due can be read shows when it is read.
+                if way.claiming.is_none() {
+                    self.works();
+                }
                 Ok(rest)
             }
             Err(store::Error::Closed) => Err(store::Error::Closed),
@@ -318,6 +359,9 @@ impl Worker {
     /// Says that the store fails: to readiness always, to the log once. Returns how long to wait.
     fn fails(&mut self, error: &store::Error) -> Duration {
         self.metrics.store_failed();
+        if let Some(observer) = &self.observer {
+            observer.stuck();
+        }
         let (reason, hint) = (chain(error), error.hint());
         self.state.down(format!("{reason}; {hint}"));
         if self.trouble.is_none() {
@@ -369,7 +413,7 @@ impl Worker {
             }
             Permit::One => {
                 self.flows(Flow::HalfOpen);
-                (1, 1)
+                (self.config.lanes.get().min(PROBES), 1)
             }
             Permit::All => {
                 self.flows(Flow::Closed);
@@ -377,15 +421,15 @@ impl Worker {
             }
         };
         let all = most.saturating_mul(window);
-        // What is done and not noted yet is as good as under way: it would come again if the process died.
-        while way.lanes.len() < most && self.unnoted.len() + self.noting.len() < all && !self.ready.is_empty() {
+        // What is done and not noted yet is under way, too: it would come again if the process died.
+        let noting = self.unnoted.len() + self.noting.judged.len();
+        while way.lanes.len().saturating_mul(window) + noting < all && !self.ready.is_empty() {
             let claims: Vec<_> = self.ready.drain(..window.min(self.ready.len())).collect();
             self.windows += 1;
             way.lanes.push(publish(Arc::clone(&self.sink), claims, self.windows).boxed());
         }
         if self.stale && way.claiming.is_none() && self.ready.len() < all {
-            let ahead = all.saturating_mul(AHEAD);
-            way.claiming = Some(self.claim(self.config.batch.map_or(ahead, |batch| ahead.min(batch.get())), now));
+            way.claiming = Some(self.claim(self.config.rows().min(all.saturating_mul(AHEAD)), now));
         }
         if self.ready.is_empty() && way.claiming.is_none() {
             return Ok(self.next_due.map_or(poll, |due| until_then(due, now)));
@@ -411,6 +455,12 @@ impl Worker {
                 return Ok(());
             }
         };
+        self.works();
+        if self.paused.is_some() || self.circuit.open_until().is_some() {
+            // It was read before that, and whoever goes first next may be another one.
+            self.stale = true;
+            return Ok(());
+        }
         self.stale |= due.more;
         self.next_due = due.next;
         if !due.unreadable.is_empty() {
@@ -437,6 +487,11 @@ impl Worker {
         if let Some(observer) = &self.observer {
             observer.looked(&stats);
         }
+        self.put_back();
+        // What is decided and not noted yet is not in the outbox.
+        if self.pausing.is_some() || self.noting.pause.is_some() {
+            return Ok(());
+        }
         if self.paused != stats.paused {
             if let Some(reason) = &stats.paused {
                 tracing::warn!(sink = %self.queue.name, reason, "sink paused, its queue is kept");
@@ -446,7 +501,6 @@ impl Worker {
         }
         self.paused = stats.paused;
         self.tell();
-        self.put_back();
         Ok(())
     }
 

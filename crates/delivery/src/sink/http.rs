@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use url::Url;
 use uuid::Uuid;
 use watchfire_runtime::http::{Authorities, Identity};
-use watchfire_runtime::redact::{address, host};
+use watchfire_runtime::redact::host;
 use watchfire_runtime::{SecretSource, chain, clock};
 
 use crate::event::{CloudEvent, STRUCTURED, percent_encode};
@@ -29,7 +29,7 @@ mod handshake;
 mod signature;
 
 pub use handshake::Handshake;
-use handshake::{Granted, ORIGIN};
+use handshake::{Granted, ORIGIN, Refused};
 
 /// Bytes of an answer that are read, to keep its connection; a longer answer costs the connection.
 const ANSWER_LIMIT: usize = 64 << 10;
@@ -203,14 +203,32 @@ impl Http {
         let Some(handshake) = &self.config.handshake else {
             return self.answer(self.message(event)?).await;
         };
-        let refused = |detail| Error::NotAllowed { target: self.target.clone(), detail };
-        let ask = self.send(self.request(Method::OPTIONS)?.headers(handshake.question()));
-        self.granted.turn(handshake, async { Ok(ask.await?.headers().clone()) }, refused).await?;
+        self.granted.turn(handshake, self.asked(handshake), |why| self.refused(why)).await?;
         let outcome = self.answer(self.message(event)?.header(ORIGIN, handshake.origin.clone())).await;
         if let Err(Error::Status { status: 401 | 403 | 405 | 410, .. }) = outcome {
             self.granted.forget().await;
         }
         outcome
+    }
+
+    /// Asks whether it wants events. The status says nothing about that, but where it is "not now".
+    async fn asked(&self, handshake: &Handshake) -> Result<HeaderMap, Error> {
+        let answer = self.send(self.request(Method::OPTIONS)?.headers(handshake.question())).await?;
+        let status = answer.status().as_u16();
+        if matches!(status, 429 | 500..) {
+            return Err(Error::Status { target: self.target.clone(), status, retry_after: retry_after(&answer) });
+        }
+        Ok(answer.headers().clone())
+    }
+
+    fn refused(&self, why: Refused) -> Error {
+        let target = self.target.clone();
+        match why {
+            Refused::NotAllowed(detail) => Error::NotAllowed { target, detail },
+            Refused::Unanswered => {
+                Error::Connect { target, source: "it was asked whether it wants events, and did not answer".into() }
+            }
+        }
     }
 
     /// The request that carries an event.
@@ -278,8 +296,7 @@ impl Http {
         let begun = Instant::now();
         let response = self.send(request).await?;
         let status = response.status().as_u16();
-        let after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
-        let retry_after = after.and_then(|value| retry::retry_after(value, clock::now()));
+        let retry_after = retry_after(&response);
         let to = location(&response, &self.config.url).filter(|_| matches!(status, 300..=399));
         // What the answer says is decided by its status; a body that does not come only costs the connection.
         let until = (begun + self.config.timeout).min(Instant::now() + ANSWER_TIME);
@@ -325,9 +342,13 @@ impl EventSink for Http {
         })
     }
 
-    /// Asks with HEAD: an endpoint that answers anything but "not now" or "not you" is up.
+    /// Asks whether it wants events, where that is asked at all, else with HEAD: an endpoint that answers anything but "not now" or "not you" is up.
     fn check(&self) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async move {
+            if let Some(handshake) = &self.config.handshake {
+                let answer = self.asked(handshake).await?;
+                return Granted::check(handshake, &answer).map_err(|why| self.refused(why));
+            }
             match self.answer(self.request(Method::HEAD)?).await {
                 Err(error @ Error::Status { status: 401 | 403 | 410 | 429 | 502 | 503 | 504, .. }) => Err(error),
                 Ok(()) | Err(Error::Status { .. } | Error::Redirected { .. }) => Ok(()),
@@ -337,10 +358,15 @@ impl EventSink for Http {
     }
 }
 
-/// Where an answer leads, without what may be secret.
+fn retry_after(response: &Response) -> Option<Duration> {
+    let asked = response.headers().get(header::RETRY_AFTER)?.to_str().ok()?;
+    retry::retry_after(asked, clock::now())
+}
+
+/// Where an answer leads, without what may be secret, such as the path.
 fn location(response: &Response, from: &Url) -> Option<String> {
     let to = from.join(response.headers().get(header::LOCATION)?.to_str().ok()?).ok()?;
-    Some(address(&to))
+    Some(if host(&to) == host(from) { "another path of its own".to_owned() } else { host(&to) })
 }
 
 async fn drain(mut response: Response) {

@@ -162,7 +162,6 @@ fn open_writer(path: &Path, modules: &[Module]) -> Result<Connection, Error> {
     connection.query_row("PRAGMA wal_autocheckpoint = 4096", [], |_| Ok(()))?;
     // What a savepoint keeps to take its rows back would be a file of its own, made and removed with each.
     connection.pragma_update(None, "temp_store", "MEMORY")?;
-    connection.pragma_update(None, "cache_size", -8192)?;
     Ok(connection)
 }
 

@@ -390,6 +390,23 @@ async fn a_folder_that_cannot_be_used_is_told() {
 }
 
 #[tokio::test]
+async fn the_log_stays_small_however_much_is_written() {
+    let folder = TempDir::new().unwrap();
+    let store = open_in(&folder).unwrap();
+    let log = folder.path().join("store.db-wal");
+    let mut longest = 0;
+    for turn in 0..40 {
+        let large =
+            move |tx: &Tx<'_>| (0..400).try_for_each(|n| note(tx, &format!("{turn} {n} {}", "x".repeat(4_000))));
+        store.write(large).await.unwrap();
+        longest = longest.max(std::fs::metadata(&log).unwrap().len());
+    }
+    // 64 MiB were written; a checkpoint comes after 16, and what is in one transaction stays together.
+    assert!((8 << 20..24 << 20).contains(&longest), "{longest}");
+    store.close().await;
+}
+
+#[tokio::test]
 async fn a_large_unused_part_is_given_back() {
     let folder = TempDir::new().unwrap();
     let store = open_in(&folder).unwrap();

@@ -13,7 +13,7 @@ use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 use watchfire_runtime::{chain, clock};
 
-use super::{Attempt, Done, Judged, Worker, until_then};
+use super::{Attempt, Done, Judged, Noting, Worker, until_then};
 use crate::circuit::Failure;
 use crate::metrics::Outcome;
 use crate::outbox::{self, Claim, Mark};
@@ -28,8 +28,6 @@ pub(super) struct Refusal {
     window: u64,
     /// How often in a row.
     times: u32,
-    /// Whether an event of a later window was taken, so that it is not the credentials.
-    vouched: bool,
 }
 
 impl Worker {
@@ -74,10 +72,11 @@ impl Worker {
     /// Notes what was decided so far in one transaction: at once, or when a store that failed is tried again. Told to stop,
     /// it is tried once more.
     pub(super) fn note(&mut self, token: &CancellationToken) -> BoxFuture<'static, Result<(), store::Error>> {
-        self.noting = take(&mut self.unnoted);
         let until = self.trouble.as_ref().map(|trouble| trouble.until);
-        let (id, now, pause) = (self.queue.id, clock::now(), self.pausing.clone());
-        let marks: Vec<_> = self.noting.iter().map(|judged| (judged.seq, judged.mark.clone())).collect();
+        let (judged, pause, last) = (take(&mut self.unnoted), self.pausing.take(), token.is_cancelled());
+        let (id, now) = (self.queue.id, clock::now());
+        let marks: Vec<_> = judged.iter().map(|judged| (judged.seq, judged.mark.clone())).collect();
+        self.noting = Noting { judged, pause: pause.clone(), last };
         let (store, token) = (self.queue.store.clone(), token.clone());
         async move {
             if let Some(until) = until {
@@ -95,23 +94,19 @@ impl Worker {
     }
 
     /// What was decided is noted; if it could not be, it is not forgotten.
-    pub(super) fn noted(
-        &mut self,
-        noted: Result<(), store::Error>,
-        token: &CancellationToken,
-    ) -> Result<(), store::Error> {
-        let mut judged = take(&mut self.noting);
+    pub(super) fn noted(&mut self, noted: Result<(), store::Error>) -> Result<(), store::Error> {
+        let Noting { mut judged, pause, last } = take(&mut self.noting);
         if let Err(error) = noted {
-            if matches!(error, store::Error::Closed) || token.is_cancelled() {
+            if matches!(error, store::Error::Closed) || last {
                 return Err(error);
             }
+            self.pausing = self.pausing.take().or(pause);
             self.fails(&error);
             judged.append(&mut self.unnoted);
             self.unnoted = judged;
             return Ok(());
         }
         self.works();
-        self.pausing = None;
         for Judged { seq, begun, .. } in judged {
             self.taken.remove(&seq);
             if let Some(observer) = &self.observer {
@@ -131,7 +126,8 @@ impl Worker {
                 self.reached();
                 return self.bury(claim, reason);
             }
-            Verdict::Provisional if self.refusals.get(&claim.seq).is_some_and(|refusal| refusal.vouched) => {
+            // What this side lacks is no fault of the event, however others fared.
+            Verdict::Provisional if error.status().is_some() && self.is_refused_alone(claim) => {
                 self.reached();
                 return self.bury(claim, format!("refused, while other events are taken: {reason}"));
             }
@@ -139,10 +135,18 @@ impl Worker {
             Verdict::Provisional => Failure::Refused,
             Verdict::Retry { after } => Failure::Down { after },
         };
-        if self.circuit.failed(claim.seq, failure, rand::random(), now) {
+        // What goes on to fail while others are taken says nothing about the far side.
+        let alone = matches!(failure, Failure::Down { .. })
+            && *self.failing.entry(claim.seq).or_insert(self.windows) < self.last_taken;
+        if !alone && self.circuit.failed(claim.seq, failure, rand::random(), now) {
             tracing::warn!(sink = %self.queue.name, error = reason, hint = error.hint(), "sink is down, its queue is kept");
         }
         self.again(claim, failure, reason, now)
+    }
+
+    /// Whether an event of a later window was taken since it was refused, so that it is not the credentials.
+    fn is_refused_alone(&self, claim: &Claim) -> bool {
+        self.refusals.get(&claim.seq).is_some_and(|refusal| refusal.window < self.last_taken)
     }
 
     /// The far side works, whether or not it liked the event.
@@ -156,9 +160,8 @@ impl Worker {
     fn delivered(&mut self, claim: &Claim, window: u64) -> Mark {
         self.reached();
         self.refusals.remove(&claim.seq);
-        for refusal in self.refusals.values_mut() {
-            refusal.vouched |= refusal.window < window;
-        }
+        self.failing.remove(&claim.seq);
+        self.last_taken = self.last_taken.max(window);
         Mark::Delivered
     }
 
@@ -169,6 +172,7 @@ impl Worker {
             let asked = if let Failure::Down { after: Some(after) } = failure { after_wait(after) } else { now };
             // Whoever was refused before is pending like everyone else.
             self.refusals.clear();
+            self.failing.clear();
             return Mark::Postpone { at: until.max(asked), reason };
         }
         let delay = |times, after| after_wait(self.config.backoff.delay(times, rand::random(), after));
@@ -190,6 +194,7 @@ impl Worker {
         let subject = claim.event.attributes().subject.as_deref();
         tracing::error!(sink = %self.queue.name, id = claim.event.id(), subject, reason, "dead letter: will not be delivered");
         self.refusals.remove(&claim.seq);
+        self.failing.remove(&claim.seq);
         Mark::Dead { reason }
     }
 }

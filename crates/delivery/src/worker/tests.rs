@@ -17,6 +17,7 @@ use crate::sink::http::Http;
 use crate::store::{Options, Tx};
 use crate::testing::{DEADLINE, Receiver, Seen, event, eventually, log_of_this_thread};
 
+mod noting;
 mod sinks;
 
 struct Setup {

@@ -25,15 +25,30 @@ pub struct Handshake {
     pub rate: Option<NonZeroU32>,
 }
 
+/// The longest wait for one's turn; whoever has to wait longer is told so, and comes again.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// What the endpoint said, and when it may be sent the next request.
 #[derive(Debug, Default)]
-pub(super) struct Granted(Mutex<Option<Pace>>);
+pub(super) struct Granted(Mutex<State>);
 
-#[derive(Debug)]
-struct Pace {
-    /// From one request to the next.
-    apart: Duration,
-    next: Instant,
+#[derive(Debug, Default)]
+struct State {
+    /// From one request to the next, where the endpoint allows any.
+    apart: Option<Duration>,
+    /// When the next may go out, whatever was granted since.
+    next: Option<Instant>,
+    /// When it was last asked in vain, and what came of it.
+    vain: Option<(Instant, Refused)>,
+}
+
+/// Why an event may not be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// The endpoint does not allow it, or not now.
+    NotAllowed(String),
+    /// Whoever asked got no answer.
+    Unanswered,
 }
 
 impl Handshake {
@@ -71,24 +86,46 @@ impl Granted {
         &self,
         handshake: &Handshake,
         ask: impl Future<Output = Result<HeaderMap, E>>,
-        refused: impl FnOnce(String) -> E,
+        refused: impl FnOnce(Refused) -> E,
     ) -> Result<(), E> {
-        let mut granted = self.0.lock().await;
-        if granted.is_none() {
-            let apart = handshake.allowed(&ask.await?).map_err(refused)?;
-            *granted = Some(Pace { apart, next: Instant::now() });
+        let came = Instant::now();
+        let mut state = self.0.lock().await;
+        let apart = match (state.apart, &state.vain) {
+            (Some(apart), _) => apart,
+            (None, Some((at, why))) if *at > came => return Err(refused(why.clone())),
+            (None, _) => {
+                let answer = ask.await;
+                let allowed = answer.as_ref().map_err(|_| Refused::Unanswered);
+                match allowed.and_then(|answer| handshake.allowed(answer).map_err(Refused::NotAllowed)) {
+                    Ok(apart) => *state.apart.insert(apart),
+                    Err(why) => {
+                        state.vain = Some((Instant::now(), why.clone()));
+                        answer?;
+                        return Err(refused(why));
+                    }
+                }
+            }
+        };
+        let now = Instant::now();
+        let turn = state.next.map_or(now, |next| next.max(now));
+        if turn - now > PATIENCE {
+            let detail = format!("it allows a request each {apart:?}, and {:?} are left until the next", turn - now);
+            return Err(refused(Refused::NotAllowed(detail)));
         }
-        let Some(pace) = granted.as_mut() else { return Ok(()) };
-        let turn = pace.next.max(Instant::now());
-        pace.next = turn + pace.apart;
-        drop(granted);
+        state.next = Some(turn + apart);
+        drop(state);
         sleep_until(turn).await;
         Ok(())
     }
 
-    /// The endpoint lets nothing in: it is asked again before the next request.
+    /// The endpoint lets nothing in: it is asked again before the next request, which comes no sooner for that.
     pub(super) async fn forget(&self) {
-        *self.0.lock().await = None;
+        self.0.lock().await.apart = None;
+    }
+
+    /// Whether the answer to the question allows anything.
+    pub(super) fn check(handshake: &Handshake, answer: &HeaderMap) -> Result<(), Refused> {
+        handshake.allowed(answer).map(drop).map_err(Refused::NotAllowed)
     }
 }
 
@@ -117,5 +154,41 @@ mod tests {
         for rate in ["0", "-1", "many", ""] {
             assert!(answer(&[("webhook-allowed-origin", "*"), ("webhook-allowed-rate", rate)]).is_err(), "{rate}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_asks_and_all_keep_to_the_rate_also_when_it_is_forgotten() {
+        let handshake = Handshake { origin: HeaderValue::from_static("fleet.example.com"), rate: None };
+        let (granted, asked) = (Granted::default(), std::cell::Cell::new(0));
+        let allowed = |rate: &'static str| {
+            let pairs = [("webhook-allowed-origin", "*"), ("webhook-allowed-rate", rate)];
+            pairs
+                .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+                .into_iter()
+                .collect()
+        };
+        let turn = async |answer: Option<HeaderMap>| {
+            let ask = async {
+                asked.set(asked.get() + 1);
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                answer.ok_or(Refused::Unanswered)
+            };
+            granted.turn(&handshake, ask, |why| why).await
+        };
+        let refused = futures_util::join!(turn(None), turn(None), turn(None));
+        assert_eq!(refused.0.and(refused.1).and(refused.2), Err(Refused::Unanswered));
+        assert_eq!(asked.get(), 1, "the others waited, and are told the same");
+
+        let begun = Instant::now();
+        assert_eq!(turn(Some(allowed("60"))).await, Ok(()));
+        granted.forget().await;
+        assert_eq!(turn(Some(allowed("20"))).await, Ok(()));
+        assert_eq!(begun.elapsed(), Duration::from_secs(2), "asking takes one, and is the wait for the turn as well");
+        assert_eq!(turn(None).await, Ok(()));
+        assert_eq!((begun.elapsed(), asked.get()), (Duration::from_secs(5), 3));
+        granted.forget().await;
+        assert_eq!(turn(Some(allowed("1"))).await, Ok(()));
+        let late = turn(None).await;
+        assert!(matches!(&late, Err(Refused::NotAllowed(why)) if why.contains("are left until the next")), "{late:?}");
     }
 }
