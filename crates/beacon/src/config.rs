@@ -90,12 +90,11 @@ impl Entry {
         if self.group.is_empty() { kind } else { format!("{kind}.{}", self.group) }
     }
 
-    /// Whether it is about a kind in a namespace, or in all of them (empty).
+    /// Whether it is about objects of a kind in a namespace, or of one without namespaces (empty).
     pub fn covers(&self, kind: &str, group: &str, namespace: &str) -> bool {
         let there = match &self.namespaces {
             None => true,
-            // What was noted for all of them is taken over for those that are left.
-            Some(namespaces) => namespace.is_empty() || namespaces.iter().any(|ours| ours == namespace),
+            Some(namespaces) => namespaces.iter().any(|ours| ours == namespace),
         };
         self.kind == kind && self.group == group && there
     }

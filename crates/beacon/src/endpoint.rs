@@ -11,7 +11,7 @@ use watchfire_delivery::sink;
 use watchfire_delivery::worker::{Attempt, Observer};
 use watchfire_runtime::{chain, clock};
 
-use crate::metrics::{About, Metrics, Status};
+use crate::metrics::{About, Component, Metrics, Status};
 
 /// Counts and tells what the worker does.
 pub(crate) struct Endpoint(pub(crate) Metrics);
@@ -27,6 +27,10 @@ fn about(event: &CloudEvent) -> About<'_> {
 impl Observer for Endpoint {
     fn looked(&self, stats: &Stats) {
         self.0.queued(stats.pending, stats.paused.is_none());
+    }
+
+    fn stuck(&self) {
+        self.0.works(Component::Notifier, false);
     }
 
     fn claimed(&self, events: usize) {

@@ -158,6 +158,11 @@ impl Known {
         self.open.insert(key(&snapshot.namespace, &snapshot.name), open);
     }
 
+    /// How many episodes are going on.
+    pub fn open(&self) -> usize {
+        self.open.len()
+    }
+
     /// Whether a list is under way: it may be older than the answer to a question.
     pub fn is_listing(&self) -> bool {
         self.listed.is_some()

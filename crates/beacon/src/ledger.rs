@@ -94,11 +94,16 @@ pub fn adopt(connection: &Connection, scope: ScopeId, key: &ScopeKey) -> Result<
     Ok(connection.prepare_cached(sql)?.execute((scope.0, group, resource, namespace))?)
 }
 
-/// The scopes with open episodes, as kind, group and namespace.
-pub fn open_scopes(connection: &Connection) -> Result<Vec<(String, String, String)>, Error> {
+/// Whether no scope was ever watched.
+pub fn is_new(connection: &Connection) -> Result<bool, Error> {
+    Ok(connection.query_row("SELECT NOT EXISTS (SELECT 1 FROM scopes)", [], |row| row.get(0))?)
+}
+
+/// Where there are open episodes, as kind, group and the objects' namespace.
+pub fn open_places(connection: &Connection) -> Result<Vec<(String, String, String)>, Error> {
     let sql = "
-        SELECT kind, api_group, namespace FROM scopes s
-        WHERE EXISTS (SELECT 1 FROM episodes o WHERE o.scope = s.id AND o.state = 'exists')";
+        SELECT DISTINCT s.kind, s.api_group, o.namespace FROM episodes o JOIN scopes s ON s.id = o.scope
+        WHERE o.state = 'exists'";
     let mut statement = connection.prepare(sql)?;
     let found = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     Ok(found.collect::<Result<_, _>>()?)

@@ -3,12 +3,13 @@
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use kube::Client;
 use kube::api::{Api, ListParams, PostParams};
+use tokio::time::timeout;
 use watchfire_delivery::EventSink;
 use watchfire_delivery::sink::http::Http;
 use watchfire_runtime::chain;
 
 use crate::config::{BeaconConfig, Entry};
-use crate::watch::{Metadata, discover};
+use crate::watch::{Metadata, PATIENCE, discover};
 
 /// Who was asked, and what came of it.
 pub type Answer = (String, Result<String, String>);
@@ -20,7 +21,9 @@ pub async fn ask(config: BeaconConfig, client: &Client) -> Vec<Answer> {
         let all = vec![String::new()];
         for namespace in entry.namespaces.as_ref().unwrap_or(&all) {
             let place = if namespace.is_empty() { String::new() } else { format!(".{namespace}") };
-            answers.push((format!("{}{place}", entry.name()), scope(entry, namespace, client).await));
+            let answer = timeout(PATIENCE, scope(entry, namespace, client)).await;
+            let answer = answer.unwrap_or_else(|_| Err(format!("no answer within {PATIENCE:?}")));
+            answers.push((format!("{}{place}", entry.name()), answer));
         }
     }
     answers.push(("endpoint".to_owned(), endpoint(config).await));

@@ -3,12 +3,10 @@
 //! Labels are from closed sets, but for kinds and namespaces: those that the configuration names, and `all`.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
 use prometheus_client::metrics::gauge::Gauge;
@@ -17,152 +15,17 @@ use prometheus_client::registry::Registry;
 use watchfire_delivery::metrics::{FailedOperation, Operation, StoreMetrics};
 use watchfire_runtime::clock;
 
+mod labels;
+
+pub(crate) use labels::Component;
+use labels::{
+    ATTEMPTS, BACKOFF, BATCH, Buckets, ByComponent, ByReason, BySeverity, ByState, ByStatus, CLEANUP, COMPARISON,
+    DURATION, Drift, LATENCY, Mutated, OfAttempt, OfEvent, OfKind, OfWorker, PROCESSING, Processed, Refused, Restarted,
+    Seconds, Seen, Sent, WORKER,
+};
+
 use crate::episode::{Source, Step};
 use crate::storage::{Pressure, Usage};
-
-#[derive(Clone, Copy)]
-struct Buckets(&'static [f64]);
-
-impl MetricConstructor<Histogram> for Buckets {
-    fn new_metric(&self) -> Histogram {
-        Histogram::new(self.0.iter().copied())
-    }
-}
-
-const DURATION: Buckets = Buckets(&[0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0]);
-const LATENCY: Buckets = Buckets(&[1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0, 3600.0]);
-const ATTEMPTS: Buckets = Buckets(&[1.0, 2.0, 3.0, 5.0, 10.0, 15.0, 20.0]);
-const COMPARISON: Buckets = Buckets(&[1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0]);
-const BACKOFF: Buckets = Buckets(&[0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0]);
-const PROCESSING: Buckets = Buckets(&[0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 10.0]);
-const BATCH: Buckets = Buckets(&[1.0, 2.0, 5.0, 10.0, 20.0, 50.0]);
-const CLEANUP: Buckets = Buckets(&[0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0]);
-
-type Seconds = Gauge<f64, AtomicU64>;
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfKind {
-    resource_type: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Seen {
-    resource_type: String,
-    event_type: &'static str,
-    namespace: String,
-    detection_source: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ByReason {
-    resource_type: String,
-    reason: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Mutated {
-    resource_type: String,
-    mutation_type: &'static str,
-    namespace: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfEvent {
-    resource_type: String,
-    event_type: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Sent {
-    resource_type: String,
-    event_type: &'static str,
-    status: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Refused {
-    resource_type: String,
-    event_type: &'static str,
-    status_code: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ByStatus {
-    status: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Processed {
-    resource_type: String,
-    action: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Drift {
-    resource_type: String,
-    drift_type: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ByState {
-    table: &'static str,
-    state: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct BySeverity {
-    severity: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ByComponent {
-    component: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Restarted {
-    component: &'static str,
-    reason: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfWorker {
-    worker: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfAttempt {
-    attempt: &'static str,
-}
-
-/// The worker that delivers.
-const WORKER: OfWorker = OfWorker { worker: "notifier" };
-
-/// What a beacon is made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Component {
-    /// All watches together.
-    Watcher,
-    Notifier,
-    Reconciler,
-    Cleaner,
-    StorageMonitor,
-}
-
-impl Component {
-    const ALL: [Self; 5] = [Self::Watcher, Self::Notifier, Self::Reconciler, Self::Cleaner, Self::StorageMonitor];
-
-    fn label(self) -> ByComponent {
-        let component = match self {
-            Self::Watcher => "watcher",
-            Self::Notifier => "notifier",
-            Self::Reconciler => "reconciler",
-            Self::Cleaner => "cleaner",
-            Self::StorageMonitor => "storage_monitor",
-        };
-        ByComponent { component }
-    }
-}
 
 /// The families of one process.
 #[derive(Clone)]
@@ -281,9 +144,9 @@ impl Metrics {
             sent "notifications_sent" "Attempts to deliver an event, by how they ended";
             duration "notification_duration_seconds" "Time that an attempt took";
             latency "notification_latency_seconds" "Time from what happened to the endpoint's 2xx";
-            attempts "notification_attempts_total" "Attempts that an event took until the endpoint's 2xx";
+            attempts "notification_attempts_total" "Attempts that an event took until the endpoint's 2xx; those while the circuit was open, or refused for credentials, do not count";
             refused "notification_non_retriable_failures" "Events that the endpoint refused for good, by its status";
-            endpoint_up "endpoint_up" "Whether the endpoint took the last event; 1 until it is known";
+            endpoint_up "endpoint_up" "Whether the endpoint answered the last attempt with a 2xx, or with what is about that event alone; 1 until it is known";
             endpoint_failures "endpoint_consecutive_failures" "Attempts that failed since the last one that did not";
             endpoint_success "endpoint_last_success_timestamp" "When the endpoint last took an event";
             comparisons "reconciliation_runs" "Comparisons of cluster and ledger, by how they ended";
@@ -296,13 +159,13 @@ impl Metrics {
             rows "db_rows_total" "Rows of a table of the ledger, by state";
             pending "notifications_pending_total" "Events that wait for their delivery";
             database "db_size_bytes" "Size of the ledger's file and of its log";
-            backoff "notification_retry_backoff_seconds" "Pauses before an event is tried again, by the attempt before";
+            backoff "notification_retry_backoff_seconds" "Pauses before an event is tried again, by the attempt before, of those that count";
             exhausted "notification_max_retries_exceeded" "Events that were given up after maxAttempts";
             eligible "cleanup_records_eligible" "Episodes that are over for longer than the retention, and that nothing holds";
             oldest "cleanup_oldest_record_age_seconds" "Time since the oldest episode of the ledger that is over, 0 if none is";
-            up "component_up" "Whether a component works: each watch, the queue, the last comparison, cleaning, and look at the volume";
+            up "component_up" "Whether a component works: all watches, the queue that is neither paused nor unusable, the last comparison, the last cleaning, the last look at the volume";
             succeeded "component_last_success_timestamp" "When a component last did what it is there for";
-            restarts "component_restarts" "Times that a component began anew after a failure";
+            restarts "component_restarts" "Times that a watch was begun anew, and that cleaning was after it had failed altogether";
             queue "worker_queue_size" "Events that wait for their delivery, when the queue was last looked at";
             processing "worker_processing_duration_seconds" "Time from taking an event up until what came of it is noted";
             batch "worker_batch_size" "Events that were read from the queue at once";
@@ -604,5 +467,48 @@ impl Status {
             Self::Retriable => "retriable",
             Self::NonRetriable(_) => "non_retriable",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The gauges that no other test moves: a volume's.
+    #[test]
+    fn the_gauges_of_the_volume_follow_it() {
+        let (metrics, mut registry) = (Metrics::new(StoreMetrics::default()), Registry::default());
+        metrics.register(&mut registry);
+        let served = |usage: &Usage, pressure| {
+            metrics.stored(usage, pressure);
+            let mut text = String::new();
+            prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+            let of_volume =
+                |line: &&str| line.starts_with("event_storage_") || line.starts_with("event_db_size_bytes ");
+            text.lines().filter(of_volume).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let usage = Usage { size: 100, free: 50, available: 30, inodes: 20, free_inodes: 5, database: 7 };
+        let first = served(&usage, Pressure::Warning);
+        for line in [
+            "event_storage_volume_size_bytes 100",
+            "event_storage_volume_used_bytes 50",
+            "event_storage_volume_available_bytes 30",
+            "event_storage_volume_usage_percent 62.5",
+            "event_storage_volume_inodes_total 20",
+            "event_storage_volume_inodes_used 15",
+            "event_db_size_bytes 7",
+            "event_storage_pressure{severity=\"none\"} 0",
+            "event_storage_pressure{severity=\"warning\"} 1",
+            "event_storage_pressure{severity=\"critical\"} 0",
+        ] {
+            assert!(first.iter().any(|found| found == line), "{line} in {first:?}");
+        }
+        let other = Usage { size: 200, free: 20, available: 10, inodes: 40, free_inodes: 4, database: 9 };
+        let second = served(&other, Pressure::Critical);
+        assert_eq!(
+            first.iter().filter(|line| second.contains(line)).count(),
+            1,
+            "only the pressure that is none stays"
+        );
     }
 }

@@ -15,7 +15,7 @@ use crate::watch::{Unwatchable, discover};
 pub struct ServiceAccount {
     /// Its namespace.
     pub namespace: String,
-    /// Its name, and that of the roles.
+    /// Its name.
     pub name: String,
 }
 
@@ -52,10 +52,12 @@ pub fn rights(entries: &[Entry], plurals: &[String], account: &ServiceAccount) -
             places.entry(namespace).or_default().entry(&entry.group).or_default().push(plural);
         }
     }
-    let ServiceAccount { namespace: home, name } = account;
+    let ServiceAccount { namespace: home, name: whom } = account;
+    // Two of one name in two namespaces have roles of their own.
+    let name = format!("{home}-{whom}");
     let subjects = || {
         let (kind, namespace) = ("ServiceAccount".to_owned(), Some(home.clone()));
-        Some(vec![Subject { kind, namespace, name: name.clone(), api_group: None }])
+        Some(vec![Subject { kind, namespace, name: whom.clone(), api_group: None }])
     };
     let role = |kind: &str| {
         let api_group = "rbac.authorization.k8s.io".to_owned();

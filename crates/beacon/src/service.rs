@@ -9,7 +9,7 @@ use kube::Client;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{info, warn};
 use watchfire_delivery::metrics::Metrics as DeliveryMetrics;
 use watchfire_delivery::outbox;
 use watchfire_delivery::retention::Retention as OutboxRetention;
@@ -77,7 +77,10 @@ impl Beacon {
         let queue = Queue { name: SINK.to_owned(), id: sink, store: store.clone() };
         let order = if config.worker.lanes.get() == 1 { Order::All } else { Order::Name };
         store.write(move |tx| outbox::reorder(tx, sink, |event| order.key_of(event))).await?;
-        for (kind, group, namespace) in store.read(ledger::open_scopes).await? {
+        if store.read(ledger::is_new).await? {
+            info!(ledger = %store.path().display(), "the ledger is new: every annotated object that is there is announced");
+        }
+        for (kind, group, namespace) in store.read(ledger::open_places).await? {
             if !config.entries.iter().any(|entry| entry.covers(&kind, &group, &namespace)) {
                 warn!(kind, group, namespace, "no longer watched: what was announced of it stays as it is");
             }
@@ -161,8 +164,11 @@ async fn clean(
 ) -> Result<(), store::Error> {
     let mut ticks = interval(retention.every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // What is old enough by two looks in a row: a clock that jumps ahead and back removes nothing.
+    let mut last = Timestamp::MIN;
     while token.run_until_cancelled(ticks.tick()).await.is_some() {
-        let before = clock::now().checked_sub(retention.keep).unwrap_or(Timestamp::MIN);
+        let now = clock::now().checked_sub(retention.keep).unwrap_or(Timestamp::MIN);
+        let before = std::mem::replace(&mut last, now).min(now);
         let begun = Instant::now();
         let cleaned = async {
             let mut episodes = 0;

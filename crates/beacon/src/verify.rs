@@ -31,6 +31,8 @@ pub struct Findings {
     pub dead: i64,
     /// Events that somebody discarded, so that the endpoint does not know of them.
     pub discarded: i64,
+    /// Where there is something that was announced and is not watched any more, so that nobody knows what became of it.
+    pub unwatched: Vec<String>,
     /// Scopes about which the cluster does not say anything, and why.
     pub unanswered: Vec<String>,
 }
@@ -51,7 +53,7 @@ pub struct Finding {
 impl Findings {
     /// Whether everything in the cluster was announced, and everything that was announced is taken.
     pub fn holds(&self) -> bool {
-        let Self { objects: _, unannounced, vanished, pending, dead, discarded, unanswered } = self;
+        let Self { objects: _, unwatched: _, unannounced, vanished, pending, dead, discarded, unanswered } = self;
         let waits = pending + dead + discarded;
         unannounced.is_empty() && vanished.is_empty() && waits == 0 && unanswered.is_empty()
     }
@@ -82,6 +84,11 @@ pub async fn verify(config: &BeaconConfig, client: &Client) -> Result<Findings, 
     if let Some(sink) = outbox::find(&connection, SINK)? {
         let stats = outbox::stats(&connection, sink)?;
         (findings.pending, findings.dead) = (stats.pending, stats.dead);
+    }
+    for (kind, group, namespace) in ledger::open_places(&connection)? {
+        if !config.entries.iter().any(|entry| entry.covers(&kind, &group, &namespace)) {
+            findings.unwatched.push(format!("{kind} {group} {namespace}"));
+        }
     }
     findings.discarded = ledger::discarded(&connection)?;
     Ok(findings)

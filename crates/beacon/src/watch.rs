@@ -19,7 +19,7 @@ use kube::discovery::{Scope as Reach, pinned_group, pinned_kind};
 use kube::error::DiscoveryError;
 use kube::runtime::watcher::{self, Event, watcher};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 use watchfire_delivery::outbox::SinkId;
@@ -52,7 +52,7 @@ const QUESTIONS: usize = 64;
 const MAX_SILENCE: Duration = Duration::from_mins(1);
 
 /// How long one question to the cluster may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A watch that failed and fails no more says nothing: it is asked about after so long.
 const QUIET: Duration = Duration::from_secs(2);
@@ -106,6 +106,8 @@ struct Scope<'a> {
     kind: ApiResource,
     known: Known,
     listed: bool,
+    /// Since when it is listed.
+    begun: Instant,
     ledger: Ledger<'a>,
 }
 
@@ -171,6 +173,7 @@ impl Watch {
             kind: resource,
             known,
             listed,
+            begun: Instant::now(),
             ledger,
         };
         let (sender, questions) = mpsc::channel(QUESTIONS);
@@ -252,6 +255,7 @@ pub(crate) async fn discover(
     let Entry { group, version, kind, resource, .. } = entry;
     let (found, capabilities) = match pinned_kind(client, &GroupVersionKind::gvk(group, version, kind)).await {
         Err(kube::Error::Discovery(DiscoveryError::MissingKind(_))) => return Err(missing(client, entry).await),
+        Err(kube::Error::Api(status)) if status.code == 404 => return Err(missing(client, entry).await),
         found => found?,
     };
     if let Some(ours) = resource.clone().filter(|ours| *ours != found.plural) {
@@ -270,7 +274,9 @@ async fn missing(client: &Client, entry: &Entry) -> Unwatchable {
     let served: Vec<_> =
         served.iter().flat_map(|group| group.versioned_resources(version)).map(|it| it.0.kind).collect();
     let names: Vec<_> = served.iter().map(String::as_str).collect();
-    let meant = nearest(kind, &names).map(|name| format!(", did you mean {name}?")).unwrap_or_default();
+    let of_the_core = (group == "core").then_some(version.as_str());
+    let meant = nearest(kind, &names).filter(|name| name != kind).or(of_the_core);
+    let meant = meant.map(|name| format!(", did you mean {name}?")).unwrap_or_default();
     Unwatchable::Missing { kind: kind.clone(), api_version: entry.api_version(), meant }
 }
 
@@ -333,6 +339,7 @@ impl Scope<'_> {
     }
 
     fn begins(&mut self) {
+        self.begun = Instant::now();
         if self.listed {
             self.common.metrics.reconnected(&self.book.key.kind, "relist");
         }
@@ -394,6 +401,7 @@ impl Scope<'_> {
                 self.commit(std::mem::take(steps)).await?;
                 let id = self.book.id;
                 self.ledger.write(move |tx| ledger::compared(tx, id, clock::now())).await?;
+                self.common.metrics.compared(&self.book.key.kind, Some(self.known.open() as u64), self.begun.elapsed());
                 self.listed = true;
                 self.settled();
             }

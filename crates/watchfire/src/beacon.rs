@@ -91,7 +91,7 @@ async fn plurals(entries: &[Entry]) -> Result<Vec<String>, Failure> {
 }
 
 fn told(findings: &Findings) -> String {
-    let Findings { objects, unannounced, vanished, pending, dead, discarded, unanswered } = findings;
+    let Findings { objects, unannounced, vanished, pending, dead, discarded, unwatched, unanswered } = findings;
     let asked = if unanswered.is_empty() { "" } else { " where the cluster answers" };
     let mut text = format!(
         "{objects} annotated objects{asked}; {pending} events wait, {dead} are dead letters, {discarded} were discarded"
@@ -101,6 +101,9 @@ fn told(findings: &Findings) -> String {
             // Writing to a String cannot fail.
             let _infallible = write!(text, "\n{what}: {kind} {namespace}/{name} ({uid})");
         }
+    }
+    for place in unwatched {
+        let _infallible = write!(text, "\nnot watched any more: {}", one_line(place.trim()));
     }
     for scope in unanswered {
         let _infallible = write!(text, "\nnot compared: {}", one_line(scope));

@@ -312,7 +312,7 @@ pub(crate) enum BeaconQuestion {
         /// The configuration file.
         #[arg(long, short, value_name = "FILE", env = "CONFIG_PATH", default_value = "/config/config.yaml")]
         config: PathBuf,
-        /// Who is given the rights; the roles have its name.
+        /// Who is given the rights; the roles are named after it, as NAMESPACE-NAME.
         #[arg(long, value_name = "NAMESPACE/NAME", default_value = "beacon/beacon", value_parser = service_account)]
         service_account: ServiceAccount,
         #[command(flatten)]

@@ -8,14 +8,15 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use url::Url;
 use watchfire_delivery::retry::Backoff;
+use watchfire_delivery::sink::Error;
 use watchfire_delivery::sink::http as sink;
 use watchfire_delivery::worker;
-use watchfire_runtime::SecretSource;
 use watchfire_runtime::admin::Paths;
 use watchfire_runtime::config::{Env, Origin, Problems};
 use watchfire_runtime::duration::GoDuration;
 use watchfire_runtime::http::{Authorities, read_identity};
 use watchfire_runtime::telemetry::{LogFormat, check_level};
+use watchfire_runtime::{SecretSource, chain};
 
 use super::raw::{
     RawConfig, RawEndpoint, RawHandshake, RawHealth, RawMetrics, RawResource, RawRetry, RawStorage, RawTls, RawWorker,
@@ -42,6 +43,9 @@ const OF_THE_CONNECTION: [&str; 11] = [
 
 /// Kinds that the API server serves in two groups, each object in both.
 const SERVED_TWICE: [(&str, [&str; 2]); 1] = [("Event", ["", "events.k8s.io"])];
+
+/// Whatever comes again and again does not come more often than this.
+const SHORTEST: Duration = Duration::from_millis(10);
 
 /// More requests at a time than this are no use to any endpoint.
 const MAX_CONCURRENCY: u32 = 1_000;
@@ -155,7 +159,7 @@ fn storage(raw: RawStorage, env: &Env, problems: &mut Problems) -> Storage {
         problems
             .push("storage.warningThreshold", format!("{warning} is above criticalThreshold, {critical}{by_default}"));
     }
-    if ledger.file_name().is_none() {
+    if ledger.file_name().is_none() || ledger.is_dir() {
         problems.push(
             "storage.dbPath",
             format!("{:?} is no file: write it like /data/events.db", ledger.display().to_string()),
@@ -264,6 +268,10 @@ fn entry(at: usize, raw: &RawResource, problems: &mut Problems) -> Option<Entry>
     if let Some(version) = raw.api_version.as_deref().filter(|version| !version.chars().all(of_a_version)) {
         problems.push(key("apiVersion"), format!("{version:?} is none: write it like v1, or apps/v1"));
     }
+    let of_a_plural = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if let Some(plural) = raw.resource.as_deref().filter(|it| it.is_empty() || !it.chars().all(of_a_plural)) {
+        problems.push(key("resource"), format!("{plural:?} is no plural: write it like pods, or leave it out"));
+    }
     let (group, version) = version?;
     Some(Entry {
         group: group.to_owned(),
@@ -330,10 +338,18 @@ fn endpoint(
         }
     }
     let tls = tls(&raw.tls, problems);
-    let token = env.get("ENDPOINT_AUTH_TOKEN").map(SecretSource::literal);
+    let literal = |name: &str| env.get(name).map(|secret| SecretSource::literal(secret.trim()));
+    let token = literal("ENDPOINT_AUTH_TOKEN");
     let token = token.or_else(|| raw.token_file.map(SecretSource::file));
-    let signing = env.get("ENDPOINT_SIGNING_SECRET").map(SecretSource::literal);
+    let signing = literal("ENDPOINT_SIGNING_SECRET");
     let signing = signing.or_else(|| raw.signing_secret_file.map(SecretSource::file));
+    if token.is_some() && headers.contains_key(http::header::AUTHORIZATION) {
+        problems.push("endpoint.headers", "has Authorization, and a token is given, too: leave one of them out");
+    }
+    let signed = headers.keys().find(|name| name.as_str().starts_with("webhook-"));
+    if let Some(name) = signed.filter(|_| signing.is_some()) {
+        problems.push(format!("endpoint.headers.{name}"), "is what requests are signed with; leave it out");
+    }
     let handshake = handshake(&raw.handshake, problems);
     let mut config = sink::Config::new(url?);
     config.method = method?;
@@ -347,6 +363,14 @@ fn endpoint(
     config.tls = tls?;
     config.signing = signing;
     config.handshake = handshake;
+    match sink::Http::new(config.clone()) {
+        Ok(_) => {}
+        // A file that is not there yet, such as a Secret's outside of its pod.
+        Err(error @ Error::Credentials { .. }) => {
+            problems.warn("endpoint", format!("{}; {}", chain(&error), error.hint()));
+        }
+        Err(error) => problems.push("endpoint", format!("{}; {}", chain(&error), error.hint())),
+    }
     Some(config)
 }
 
@@ -440,8 +464,8 @@ fn worker(raw: &RawWorker, retry: &RawRetry, concurrency: NonZeroUsize, problems
 
 fn positive(key: &str, given: Option<GoDuration>, default: u64, problems: &mut Problems) -> Duration {
     let duration = given.map_or_else(|| Duration::from_secs(default), GoDuration::get);
-    if duration.is_zero() {
-        problems.push(key, "0 is no time; write it like 5s");
+    if duration < SHORTEST {
+        problems.push(key, format!("{duration:?} is too short; write it like 5s"));
     }
     duration
 }

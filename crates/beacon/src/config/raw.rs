@@ -192,7 +192,7 @@ pub struct RawTls {
 pub struct RawWorker {
     /// How often the ledger is looked at without being woken by what is written to it. Default `5s`.
     pub poll_interval: Option<GoDuration>,
-    /// Events that are read from the ledger at a time, which limits no rate. Default: as many as can be sent at a time.
+    /// Events that are read from the ledger at a time, which limits no rate. Default: four times `concurrency`.
     pub batch_size: Option<u32>,
     /// Requests at a time. Events of one object keep their order; with `1` all do. Default `5`.
     pub concurrency: Option<u32>,

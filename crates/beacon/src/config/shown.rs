@@ -57,7 +57,7 @@ impl BeaconConfig {
             },
             worker: RawWorker {
                 poll_interval: duration(worker.poll),
-                batch_size: typed.worker.batch_size.or(lanes),
+                batch_size: u32::try_from(worker.rows()).ok(),
                 concurrency: lanes,
             },
             reconciliation: RawReconciliation {

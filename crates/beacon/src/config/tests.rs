@@ -102,7 +102,7 @@ metrics: {path: /x}
         "resources[3].apiVersion: expected v1",
         "endpoint.url: is no address",
         "endpoint.method: \"GET\" is none of POST, PUT and PATCH",
-        "endpoint.timeout: 0 is no time",
+        "endpoint.timeout: 0ns is too short",
         "endpoint.headers.a b: is no name of a header",
         "resources[5]: Event in all namespaces is watched by resources[4] already",
         "resources[6].namespaces[0]: \"b/secrets?x=\" is no name of a namespace",

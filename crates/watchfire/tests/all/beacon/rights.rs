@@ -27,6 +27,7 @@ async fn the_roles_that_are_printed_suffice_and_allow_nothing_else() {
     let name = user.rsplit(':').next().unwrap();
     let file = stage.folder.path().join("beacon.yaml").display().to_string();
     let whom = format!("{here}/{name}");
+    let name = format!("{here}-{name}");
     let printed = async |format: &str| {
         let mut command = command(&["beacon", "role", "--config", &file, "--service-account", &whom, "-o", format]);
         let output = command.env("KUBECONFIG", &kubeconfig).output().await.unwrap();
@@ -51,7 +52,7 @@ async fn the_roles_that_are_printed_suffice_and_allow_nothing_else() {
             Some(namespace) => Api::namespaced_with(cluster.client(), namespace, &resource),
             None => Api::all_with(cluster.client(), &resource),
         };
-        api.patch(name, &PatchParams::apply("test").force(), &Patch::Apply(item)).await.unwrap();
+        api.patch(&name, &PatchParams::apply("test").force(), &Patch::Apply(item)).await.unwrap();
         applied.push((api, kind.to_owned()));
     }
     beacon.readiness(200).await;
@@ -86,7 +87,7 @@ async fn the_roles_that_are_printed_suffice_and_allow_nothing_else() {
         here("to delete")
     );
     for (api, _) in applied.iter().filter(|(_, kind)| kind.starts_with("Cluster")) {
-        api.delete(name, &DeleteParams::default()).await.unwrap();
+        api.delete(&name, &DeleteParams::default()).await.unwrap();
     }
 }
 
