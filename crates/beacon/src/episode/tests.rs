@@ -113,6 +113,7 @@ fn what_the_ledger_has_is_no_news() {
     assert!(super::tests::told(scope.0.list_ends()).is_empty());
 }
 
+/// S17, S18: neither a list nor a watch that is older than an answer makes a deletion, or an object that is gone.
 #[test]
 fn a_watch_that_is_behind_an_answer_invents_nothing() {
     let at = |uid, value, version: &str| Object { resource_version: version.to_owned(), ..object(uid, value) };

@@ -43,6 +43,7 @@ async fn what_is_written_is_there_after_reopening() {
     assert!(!folder.path().join("store.db.corrupt-1").exists());
 }
 
+/// S32 of the beacon: what is committed outlives a loss of power.
 #[tokio::test]
 async fn the_file_is_set_up_as_promised() {
     let folder = TempDir::new().unwrap();
@@ -389,6 +390,7 @@ async fn a_folder_that_cannot_be_used_is_told() {
     assert!(error.to_string().starts_with("open the store: create folder"), "{error}");
 }
 
+/// S31 of the beacon.
 #[tokio::test]
 async fn the_log_stays_small_however_much_is_written() {
     let folder = TempDir::new().unwrap();

@@ -569,6 +569,7 @@ async fn metrics_follow_the_queue() {
     assert!(setup.metric("store_commit_rows_count") > 0.5 && setup.metric("store_commit_duration_seconds_count") > 0.5);
 }
 
+/// S28 of the beacon.
 #[tokio::test]
 async fn what_was_put_off_by_a_clock_that_was_an_hour_ahead_goes_out() {
     let receiver = Receiver::start(|_| async {}).await;

@@ -259,7 +259,8 @@ async fn objects_and_annotations_come_and_go() {
     beacon.stop().await;
 }
 
-/// S1, S10, S12: nothing is told again, and what happened while nobody watched is told once.
+/// S1, S10, S12, S15: nothing is told again, and what happened while nobody watched is told once, by a whole list: no version
+/// to go on from is kept.
 #[tokio::test]
 async fn a_restart_tells_what_was_missed_and_nothing_else() {
     let Some(stage) = Stage::set("beacon::restart").await else { return };
@@ -336,7 +337,7 @@ async fn a_permanent_failure_is_kept_and_the_deletion_is_told_all_the_same() {
     assert!(text(&refused.stderr).contains("it is another service's"), "{}", text(&refused.stderr));
 }
 
-/// S14, S16: a watch that breaks is begun anew, and what was missed meanwhile is told; nothing is concluded from silence.
+/// S13, S14, S16: a watch that breaks is begun anew, and what was missed meanwhile is told; nothing is concluded from silence.
 #[tokio::test]
 async fn a_watch_that_is_cut_off_loses_nothing_and_invents_nothing() {
     let Some(stage) = Stage::set("beacon::cut").await else { return };

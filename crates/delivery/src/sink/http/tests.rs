@@ -31,6 +31,7 @@ async fn an_event_is_posted_as_its_frozen_structured_body() {
     assert_eq!(seen.headers["x-team"], "fleet");
 }
 
+/// S40 of the beacon.
 #[tokio::test]
 async fn binary_mode_puts_attributes_into_headers() {
     let receiver = Receiver::start(|_| async {}).await;

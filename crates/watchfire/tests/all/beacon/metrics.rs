@@ -1,7 +1,6 @@
 //! Every family of the metrics, each moved by what it counts.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use super::*;
 use crate::generated;
@@ -83,18 +82,14 @@ impl Seen {
 
     /// Looks until a series that begins so, and has all of these in it, holds.
     async fn until(&mut self, beacon: &Beacon, begin: &str, parts: &[&str], holds: impl Fn(f64) -> bool) {
-        let mut last = String::new();
-        for _ in 0..600 {
-            last = self.look(beacon).await;
+        eventually(DEADLINE, &format!("{begin} {parts:?} holds"), async || {
+            let served = self.look(beacon).await;
             let mut series =
-                last.lines().filter(|line| line.starts_with(begin) && parts.iter().all(|part| line.contains(part)));
+                served.lines().filter(|line| line.starts_with(begin) && parts.iter().all(|part| line.contains(part)));
             let value = |line: &str| line.rsplit_once(' ').and_then(|(_, value)| value.parse().ok());
-            if series.any(|line| value(line).is_some_and(&holds)) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        panic!("{begin} {parts:?} never held:\n{last}");
+            series.any(|line| value(line).is_some_and(&holds)).then_some(())
+        })
+        .await;
     }
 
     /// Whether a series of the family had more than one value, or came up later.
