@@ -230,7 +230,8 @@ async fn an_event_keeps_its_id_for_as_long_as_the_broker_stays_away() {
     let before = witness.calls();
     let mut cycles = 0;
     let begun = Instant::now();
-    while begun.elapsed() < Duration::from_millis(2500) {
+    // On a busy machine a cycle, with its retries, may take longer than an age.
+    while begun.elapsed() < Duration::from_millis(2500) || cycles < 2 {
         let cycle = bench.cycle().await.unwrap();
         assert_eq!(cycle.published, 0);
         cycles += cycle.failed;
@@ -239,7 +240,6 @@ async fn an_event_keeps_its_id_for_as_long_as_the_broker_stays_away() {
     assert_eq!(bench.cycle().await.unwrap().published, 1);
     let second = memory.take().remove(0);
     assert_ne!(second.id(), first.id(), "the first again, though it was confirmed");
-    assert!(cycles > 1, "{cycles} cycles had something due");
     let refused = witness.refused(before);
     assert!(refused.iter().all(|id| id == second.id()), "{refused:?} and then {}", second.id());
     let apart = second.attributes().time.unwrap().duration_since(first.attributes().time.unwrap());
