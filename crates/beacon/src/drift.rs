@@ -12,6 +12,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 use watchfire_delivery::store::{self, Store};
+use watchfire_runtime::health::Dependency;
 use watchfire_runtime::{chain, clock};
 
 use crate::config::Reconciliation;
@@ -30,6 +31,8 @@ pub(crate) struct Comparison {
     pub(crate) rule: Rule,
     pub(crate) store: Store,
     pub(crate) questions: mpsc::Sender<Question>,
+    /// Whether the two can be compared.
+    pub(crate) state: Dependency,
 }
 
 /// A namespace and a name.
@@ -63,26 +66,32 @@ impl Comparison {
         // A list at the start is compared by whoever watches.
         let mut ticks = interval_at(Instant::now() + interval, interval.max(Duration::from_millis(10)));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut failures = 0;
         while token.run_until_cancelled(ticks.tick()).await.is_some() {
             let begun = Instant::now();
             let compared = token.run_until_cancelled(timeout(patience, self.compare())).await;
             let objects = match compared {
                 None => return,
-                Some(Ok(Ok(objects))) => Some(objects),
-                Some(Ok(Err(error))) => {
-                    warn!(
-                        scope = self.name,
-                        error = chain(&error),
-                        "cluster and ledger are not compared, doing so again later"
-                    );
-                    None
-                }
-                Some(Err(_)) => {
-                    warn!(scope = self.name, after = ?patience, "cluster and ledger are not compared: it takes too long");
-                    None
-                }
+                Some(Ok(Ok(objects))) => Ok(objects),
+                Some(Ok(Err(error))) => Err(chain(&error)),
+                Some(Err(_)) => Err(format!("no answer within {patience:?}")),
             };
-            self.metrics.compared(&self.kind, objects, begun.elapsed());
+            self.metrics.compared(&self.kind, objects.as_ref().ok().copied(), begun.elapsed());
+            match objects {
+                Ok(_) => {
+                    failures = 0;
+                    self.state.up();
+                }
+                Err(error) => {
+                    failures += 1;
+                    // Once is none: a watch that is well says more. Twice in a row is a watch that may hear nothing.
+                    if failures > 1 {
+                        self.state
+                            .down(format!("cluster and ledger were not compared {failures} times in a row: {error}"));
+                    }
+                    warn!(scope = self.name, error, "cluster and ledger are not compared, doing so again later");
+                }
+            }
         }
     }
 

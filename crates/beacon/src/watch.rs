@@ -94,6 +94,7 @@ pub(crate) struct Watch {
     common: Common,
     entry: Entry,
     namespace: Option<String>,
+    compared: Dependency,
     state: Dependency,
     heartbeat: Heartbeat,
 }
@@ -127,7 +128,11 @@ impl Watch {
         let place = namespace.as_ref().map(|namespace| format!(".{namespace}")).unwrap_or_default();
         let name = format!("watch_{}{place}", entry.name());
         common.metrics.watches(&entry.kind, namespace.as_deref().unwrap_or_default());
+        // Nothing is amiss before the first comparison.
+        let compared = common.health.dependency(name.replacen("watch_", "comparison_", 1));
+        compared.up();
         Self {
+            compared,
             state: common.health.dependency(name.clone()),
             heartbeat: common.health.heartbeat(name, MAX_SILENCE),
             common,
@@ -186,6 +191,7 @@ impl Watch {
             rule: self.common.rule.clone(),
             store: self.common.store.clone(),
             questions: sender,
+            state: self.compared,
         };
         let compared = async {
             if let Some(every) = self.common.reconciliation {

@@ -84,6 +84,23 @@ async fn a_kind_that_the_cluster_learns_later_is_watched_without_a_restart() {
     definitions.delete(&format!("widgets.{group}"), &DeleteParams::default()).await.unwrap();
 }
 
+/// A watch over a connection that is half open says nothing, and looks well.
+#[tokio::test]
+async fn a_cluster_that_says_nothing_any_more_is_noticed_by_the_comparison() {
+    let Some(stage) = Stage::set("beacon::silent").await else { return };
+    let proxy = Proxy::start(stage.namespace.cluster().address()).await;
+    let often = "reconciliation: {interval: 200ms, timeout: 500ms}\n";
+    let beacon = stage.begin_over(&stage.account.kubeconfig_over(proxy.address()), often).await;
+    beacon.readiness(200).await;
+    proxy.set(Mode::Blackhole).await;
+    let unready = beacon.readiness(503).await;
+    assert!(unready.contains("comparison_configmap") && unready.contains("no answer within 500ms"), "{unready}");
+    proxy.set(Mode::Pass).await;
+    proxy.cut();
+    beacon.readiness(200).await;
+    beacon.stop().await;
+}
+
 /// S33: a second service is kept out, and says by what.
 #[tokio::test]
 async fn one_ledger_has_one_service() {
