@@ -1,9 +1,9 @@
 //! The rows of the beacon: what it adds to a bare watch, what its ledger costs, how fast a queue goes out, and the memory
 //! that a large cluster takes. The API server is a real one, of this run alone.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -11,6 +11,7 @@ use futures_util::{StreamExt, TryStreamExt, pin_mut, stream};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, PostParams, WatchEvent, WatchParams};
 use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::{CancellationToken, DropGuard};
 use watchfire_beacon::episode::{Snapshot, Source, Step};
 use watchfire_beacon::ledger::{self, Book, ScopeKey};
 use watchfire_beacon::service::SINK;
@@ -18,9 +19,10 @@ use watchfire_beacon::{Envelope, Order};
 use watchfire_delivery::outbox::{self, Mark};
 use watchfire_delivery::store::{Options, Store, Tx};
 use watchfire_runtime::clock;
-use watchfire_testkit::kubernetes::{Cluster, ControlPlane};
+use watchfire_testkit::kubernetes::{Cluster, ControlPlane, Namespace};
 use watchfire_testkit::{Receiver, control_plane};
 
+use crate::played::{self, Played};
 use crate::process::Service;
 use crate::report::{Row, median};
 
@@ -58,20 +60,29 @@ pub(crate) async fn rows(size: &Size) -> anyhow::Result<Vec<Row>> {
         must: ">= 3500 /s",
         aim: ">= 8000 /s",
     });
-    for rate in [200, 1_000] {
+    for (rate, played) in [(200, false), (1_000, false), (1_000, true)] {
         let (mut beyond, mut reached) = (Vec::new(), Vec::new());
         for _ in 0..size.rounds {
-            let (p95, rate) = latency(plane.cluster(), rate, size.seconds).await?;
+            let far = if played {
+                Far::Played(Played::start().await?)
+            } else {
+                Far::Real(Box::new(plane.cluster().namespace().await))
+            };
+            let (p95, rate) = latency(&far, rate, size.seconds).await?;
             beyond.push(p95);
             reached.push(rate);
         }
+        let reached = median(reached);
+        // What the API server does not reach says how a full machine does.
+        let holds = reached >= 0.9 * f64::from(rate);
+        let whom = if played { "told by a played API server" } else { "written to the API server" };
         rows.push(Row {
-            what: format!("written at {rate}/s (it came to {:.0}/s): p95 beyond a watch", median(reached)),
+            what: format!("{whom} at {rate}/s (came to {reached:.0}): p95 beyond a watch"),
             value: median(beyond),
             unit: "ms",
             ceiling: None,
-            must: "<= 60 ms",
-            aim: "<= 20 ms",
+            must: if holds { "<= 60 ms" } else { "" },
+            aim: if holds { "<= 20 ms" } else { "" },
         });
     }
     rows.extend(memory(&mut plane, size.objects).await?);
@@ -101,66 +112,113 @@ fn kubeconfig(cluster: &Cluster, folder: &Path) -> Vec<(&'static str, String)> {
     vec![("KUBECONFIG", path.display().to_string())]
 }
 
+/// Where objects are made.
+enum Far {
+    Real(Box<Namespace>),
+    Played(Played),
+}
+
+impl Far {
+    fn namespace(&self) -> &str {
+        match self {
+            Self::Real(namespace) => namespace.name(),
+            Self::Played(_) => played::NAMESPACE,
+        }
+    }
+
+    fn kubeconfig(&self, folder: &Path) -> anyhow::Result<Vec<(&'static str, String)>> {
+        match self {
+            Self::Real(namespace) => Ok(kubeconfig(namespace.cluster(), folder)),
+            Self::Played(played) => {
+                let path = folder.join("kubeconfig");
+                std::fs::write(&path, serde_json::to_vec(&played.kubeconfig())?)?;
+                Ok(vec![("KUBECONFIG", path.display().to_string())])
+            }
+        }
+    }
+
+    fn api(&self) -> anyhow::Result<Api<ConfigMap>> {
+        Ok(match self {
+            Self::Real(namespace) => namespace.api(),
+            Self::Played(played) => {
+                let client = kube::Client::try_from(kube::Config::new(played.url.parse()?))?;
+                Api::namespaced(client, played::NAMESPACE)
+            }
+        })
+    }
+
+    async fn make(&self, api: &Api<ConfigMap>, n: u64) -> anyhow::Result<()> {
+        let mut object = object(format!("o-{n}"));
+        match self {
+            Self::Real(_) => drop(api.create(&PostParams::default(), &object).await?),
+            Self::Played(played) => {
+                object.metadata.uid = Some(format!("0c4c189d-7122-4b7c-82c9-{n:012}"));
+                object.metadata.namespace = Some(played::NAMESPACE.to_owned());
+                object.metadata.resource_version = Some((n + 2).to_string());
+                played.add(&serde_json::to_value(&object.metadata)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Tells when a bare watch hears of each object.
+#[expect(clippy::disallowed_methods, reason = "a bench has no supervisor; the task ends with it")]
+async fn watched(api: Api<ConfigMap>) -> anyhow::Result<(Arc<Mutex<HashMap<String, Instant>>>, DropGuard)> {
+    let version = api.list_metadata(&ListParams::default()).await?.metadata.resource_version;
+    let version = version.context("read the version")?;
+    let seen = Arc::new(Mutex::new(HashMap::new()));
+    let (token, notes) = (CancellationToken::new(), Arc::clone(&seen));
+    let stop = token.clone().drop_guard();
+    let watching = async move {
+        let events = api.watch_metadata(&WatchParams::default(), &version).await?;
+        pin_mut!(events);
+        while let Some(event) = events.try_next().await? {
+            let now = Instant::now();
+            if let WatchEvent::Added(it) = event {
+                let mut notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
+                notes.insert(it.metadata.name.unwrap_or_default(), now);
+            }
+        }
+        anyhow::Ok(())
+    };
+    tokio::spawn(token.run_until_cancelled_owned(watching));
+    Ok((seen, stop))
+}
+
 /// Of objects that are written at a rate: the time that lies between a bare watch telling of one and the endpoint having
 /// its event, in milliseconds, of which 95 in 100 are shorter; and the rate that was reached.
-async fn latency(cluster: &Cluster, rate: u32, seconds: u64) -> anyhow::Result<(f64, f64)> {
-    let namespace = cluster.namespace().await;
+async fn latency(far: &Far, rate: u32, seconds: u64) -> anyhow::Result<(f64, f64)> {
     let (folder, receiver) = (tempfile::tempdir()?, Receiver::start().await);
-    let env = kubeconfig(cluster, folder.path());
+    let env = far.kubeconfig(folder.path())?;
     let worker = format!("concurrency: {LANES}");
-    let mut beacon = Service::start("beacon", &config(namespace.name(), receiver.url(), &worker), folder.path(), &env)?;
+    let mut beacon = Service::start("beacon", &config(far.namespace(), receiver.url(), &worker), folder.path(), &env)?;
     beacon.ready().await?;
-    let api: Api<ConfigMap> = namespace.api();
-    let version = api.list(&ListParams::default()).await?.metadata.resource_version.context("read the version")?;
-    let seen = RefCell::new(HashMap::<String, Instant>::new());
-    let watched = {
-        let (api, seen) = (api.clone(), &seen);
-        async move {
-            let events = api.watch_metadata(&WatchParams::default(), &version).await?;
-            pin_mut!(events);
-            while let Some(event) = events.try_next().await? {
-                let now = Instant::now();
-                if let WatchEvent::Added(it) = event {
-                    seen.borrow_mut().insert(it.metadata.name.unwrap_or_default(), now);
-                }
-            }
-            anyhow::Ok(())
-        }
-    };
+    let api = far.api()?;
+    let (seen, _stop) = watched(api.clone()).await?;
+    let seen = || seen.lock().unwrap_or_else(PoisonError::into_inner);
     let count = u64::from(rate) * seconds;
     let mut ticks = interval(Duration::from_secs(1) / rate);
     // What is late makes up for it: what is asked for is the rate.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let begun = Instant::now();
-    let written = async {
-        let paced = stream::unfold((ticks, 0), |(mut ticks, n)| async move {
-            ticks.tick().await;
-            (n < count).then_some((n, (ticks, n + 1)))
-        });
-        let post = PostParams::default();
-        let made = paced.map(|n| {
-            let (api, post) = (&api, &post);
-            async move { api.create(post, &object(format!("o-{n}"))).await.map(drop) }
-        });
-        made.buffer_unordered(WRITERS * 4).try_collect::<()>().await?;
-        #[expect(clippy::cast_precision_loss, reason = "thousands")]
-        let reached = count as f64 / begun.elapsed().as_secs_f64();
-        let wanted = usize::try_from(count)?;
-        beacon.wait(async |_| receiver.posts() >= wanted && seen.borrow().len() >= wanted).await?;
-        anyhow::Ok(reached)
-    };
-    let reached = tokio::select! {
-        ended = watched => { ended?; anyhow::bail!("the bare watch ended") }
-        reached = written => reached?,
-    };
-    let seen = seen.into_inner();
+    let paced = stream::unfold((ticks, 0), |(mut ticks, n)| async move {
+        ticks.tick().await;
+        (n < count).then_some((n, (ticks, n + 1)))
+    });
+    paced.map(|n| far.make(&api, n)).buffer_unordered(WRITERS * 4).try_collect::<()>().await?;
+    #[expect(clippy::cast_precision_loss, reason = "thousands")]
+    let reached = count as f64 / begun.elapsed().as_secs_f64();
+    let wanted = usize::try_from(count)?;
+    beacon.wait(async |_| receiver.posts() >= wanted && seen().len() >= wanted).await?;
+    let seen = seen();
     let mut beyond = Vec::new();
     for request in receiver.requests() {
         let event: serde_json::Value = serde_json::from_slice(&request.body)?;
         let name = event["subject"].as_str().context("read the subject")?;
         beyond.push(request.at.saturating_duration_since(seen[name]).as_secs_f64() * 1e3);
     }
-    ensure!(beyond.len() as u64 == count, "{} of {count} came, each once", beyond.len());
+    ensure!(beyond.len() == wanted, "{} of {count} came, each once", beyond.len());
     Ok((percentile(beyond, 95), reached))
 }
 

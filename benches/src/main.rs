@@ -7,6 +7,7 @@
 mod beacon;
 mod ceiling;
 mod micro;
+mod played;
 mod process;
 mod report;
 mod sentinel;
