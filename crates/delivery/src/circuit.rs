@@ -1,7 +1,7 @@
 //! The circuit of one sink: whether to keep sending to a far side that fails.
 //!
 //! It opens after a run of failures that more than one event met, so that a single event that the far side chokes on
-//! cannot stop the others. Once open it lets nothing out for a while, then one event; if that is taken it closes, if
+//! cannot stop the others. Once open it lets nothing out for a while, then a few events; if one is taken it closes, if
 //! not it waits longer. A refusal of credentials has a shorter run, so that a rotated token does not burn the queue.
 //! Pure: `now` and the random number are arguments.
 
@@ -46,8 +46,8 @@ pub enum Failure {
 pub enum Permit {
     /// Everything.
     All,
-    /// One event, with nothing else under way.
-    One,
+    /// A few events, with nothing else under way.
+    Few,
     /// Nothing before this.
     NotBefore(Timestamp),
 }
@@ -88,7 +88,7 @@ impl Circuit {
             State::Open { since, until } if since <= now && now < until => Permit::NotBefore(until),
             State::Open { .. } | State::HalfOpen => {
                 self.state = State::HalfOpen;
-                Permit::One
+                Permit::Few
             }
             State::Closed => Permit::All,
         }

@@ -49,7 +49,7 @@ pub enum Flow {
     Closed,
     /// Nothing goes out until the far side had time to recover.
     Open,
-    /// One event goes out to see whether the far side has recovered.
+    /// A few events go out to see whether the far side has recovered.
     HalfOpen,
     /// Nothing goes out until someone resumes the sink.
     Paused,

@@ -411,7 +411,7 @@ impl Worker {
                 self.flows(Flow::Open);
                 return Ok(until_then(until, now));
             }
-            Permit::One => {
+            Permit::Few => {
                 self.flows(Flow::HalfOpen);
                 (self.config.lanes.get().min(PROBES), 1)
             }
@@ -455,7 +455,10 @@ impl Worker {
                 return Ok(());
             }
         };
-        self.works();
+        // Whether it can be written shows when that is noted.
+        if self.unnoted.is_empty() && self.noting.judged.is_empty() {
+            self.works();
+        }
         if self.paused.is_some() || self.circuit.open_until().is_some() {
             // It was read before that, and whoever goes first next may be another one.
             self.stale = true;

@@ -69,8 +69,8 @@ fn one_event_alone_is_told_and_never_opens_it() {
 fn it_half_opens_by_itself_and_closes_on_success() {
     let mut circuit = circuit();
     fail(&mut circuit, &[1, 2, 3, 4, 5], DOWN);
-    assert_eq!(circuit.permit(at(10)), Permit::One);
-    assert_eq!(circuit.permit(at(10)), Permit::One);
+    assert_eq!(circuit.permit(at(10)), Permit::Few);
+    assert_eq!(circuit.permit(at(10)), Permit::Few);
     assert_eq!(circuit.open_until(), None);
     assert!(circuit.worked());
     assert_eq!(circuit.permit(at(10)), Permit::All);
@@ -82,7 +82,7 @@ fn a_clock_that_is_set_back_half_opens_it() {
     let mut circuit = circuit();
     fail(&mut circuit, &[1, 2, 3, 4, 5], DOWN);
     assert_eq!(circuit.clone().permit(at(0)), Permit::NotBefore(at(10)));
-    assert_eq!(circuit.permit(at(-3_600)), Permit::One);
+    assert_eq!(circuit.permit(at(-3_600)), Permit::Few);
     circuit.failed(1, DOWN, 0.5, at(-3_600));
     assert_eq!(circuit.open_until(), Some(at(-3_580)), "by the clock as it is");
 }
@@ -92,11 +92,11 @@ fn it_stays_open_longer_after_each_failed_probe() {
     let mut circuit = circuit();
     fail(&mut circuit, &[1, 2, 3, 4, 5], DOWN);
     for (now, until) in [(10, 30), (30, 60), (60, 90)] {
-        assert_eq!(circuit.permit(at(now)), Permit::One);
+        assert_eq!(circuit.permit(at(now)), Permit::Few);
         assert!(!circuit.failed(1, DOWN, 0.5, at(now)), "told once per change");
         assert_eq!(circuit.open_until(), Some(at(until)));
     }
-    assert_eq!(circuit.permit(at(90)), Permit::One);
+    assert_eq!(circuit.permit(at(90)), Permit::Few);
     circuit.worked();
     fail(&mut circuit, &[1, 2, 3, 4, 5], DOWN);
     assert_eq!(circuit.open_until(), Some(at(10)), "closing forgets");
@@ -131,7 +131,7 @@ proptest! {
             }
             if let Permit::NotBefore(until) = circuit.permit(at(now)) {
                 prop_assert!(until > at(now) && until <= at(now + 30));
-                prop_assert_eq!(circuit.clone().permit(until), Permit::One);
+                prop_assert_eq!(circuit.clone().permit(until), Permit::Few);
             }
         }
     }

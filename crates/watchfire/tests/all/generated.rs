@@ -295,7 +295,10 @@ Schema for editors. Everything that is wrong with a file is told at once, before
     rows(&schema, &schema, "", &mut doc);
     doc.push_str("\n| variable | |\n|---|---|\n");
     for (name, about) in [
-        ("CONFIG_PATH", "The file; the flag `--config`."),
+        (
+            "CONFIG_PATH",
+            "The file of `watchfire beacon` and of what one asks it; the flag `--config`. `watchfire config` takes the flag alone.",
+        ),
         ("DB_PATH", "Takes precedence over `storage.dbPath`."),
         ("ENDPOINT_URL", "Takes precedence over `endpoint.url`."),
         ("ENDPOINT_AUTH_TOKEN", "The bearer token; never shown. Takes precedence over `endpoint.tokenFile`."),
