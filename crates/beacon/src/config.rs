@@ -99,6 +99,14 @@ impl Entry {
         self.kind == kind && self.group == group && there
     }
 
+    /// The namespaces, or none for all of them.
+    pub fn places(&self) -> Vec<Option<&str>> {
+        match &self.namespaces {
+            Some(namespaces) => namespaces.iter().map(|namespace| Some(namespace.as_str())).collect(),
+            None => vec![None],
+        }
+    }
+
     /// As in the file.
     pub fn api_version(&self) -> String {
         let Self { group, version, .. } = self;

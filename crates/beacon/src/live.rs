@@ -9,7 +9,7 @@ use watchfire_delivery::sink::http::Http;
 use watchfire_runtime::chain;
 
 use crate::config::{BeaconConfig, Entry};
-use crate::watch::{Metadata, PATIENCE, discover};
+use crate::watch::{PATIENCE, discover, objects};
 
 /// Who was asked, and what came of it.
 pub type Answer = (String, Result<String, String>);
@@ -18,9 +18,8 @@ pub type Answer = (String, Result<String, String>);
 pub async fn ask(config: BeaconConfig, client: &Client) -> Vec<Answer> {
     let mut answers = Vec::new();
     for entry in &config.entries {
-        let all = vec![String::new()];
-        for namespace in entry.namespaces.as_ref().unwrap_or(&all) {
-            let place = if namespace.is_empty() { String::new() } else { format!(".{namespace}") };
+        for namespace in entry.places() {
+            let place = namespace.map(|namespace| format!(".{namespace}")).unwrap_or_default();
             let answer = timeout(PATIENCE, scope(entry, namespace, client)).await;
             let answer = answer.unwrap_or_else(|_| Err(format!("no answer within {PATIENCE:?}")));
             answers.push((format!("{}{place}", entry.name()), answer));
@@ -30,13 +29,9 @@ pub async fn ask(config: BeaconConfig, client: &Client) -> Vec<Answer> {
     answers
 }
 
-async fn scope(entry: &Entry, namespace: &str, client: &Client) -> Result<String, String> {
-    let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
+async fn scope(entry: &Entry, namespace: Option<&str>, client: &Client) -> Result<String, String> {
     let resource = discover(client, entry, namespace).await.map_err(|error| chain(&error))?;
-    let api: Api<Metadata> = match namespace {
-        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
-        None => Api::all_with(client.clone(), &resource),
-    };
+    let api = objects(client, namespace, &resource);
     api.list(&ListParams::default().limit(1)).await.map_err(|error| chain(&error))?;
     for verb in ["watch", "get"] {
         let wanted = ResourceAttributes {

@@ -35,8 +35,8 @@ pub enum Right {
 
 /// The plural of an entry, as the cluster says.
 pub async fn plural(entry: &Entry, client: &Client) -> Result<String, Unwatchable> {
-    let namespace = entry.namespaces.as_ref().and_then(|namespaces| namespaces.first());
-    Ok(discover(client, entry, namespace.map(String::as_str)).await?.plural)
+    let namespace = entry.places().into_iter().flatten().next();
+    Ok(discover(client, entry, namespace).await?.plural)
 }
 
 /// The roles of the entries, with their plurals, and who has them.
@@ -44,11 +44,7 @@ pub fn rights(entries: &[Entry], plurals: &[String], account: &ServiceAccount) -
     // By namespace, none first, and by group.
     let mut places: BTreeMap<Option<&str>, BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
     for (entry, plural) in entries.iter().zip(plurals) {
-        let namespaces = entry.namespaces.as_ref().map_or_else(
-            || vec![None],
-            |namespaces| namespaces.iter().map(|namespace| Some(namespace.as_str())).collect(),
-        );
-        for namespace in namespaces {
+        for namespace in entry.places() {
             places.entry(namespace).or_default().entry(&entry.group).or_default().push(plural);
         }
     }

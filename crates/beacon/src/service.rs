@@ -104,12 +104,8 @@ impl Beacon {
         };
         let mut watches = Vec::new();
         for entry in config.entries {
-            match entry.namespaces.clone() {
-                None => watches.push(Watch::new(common.clone(), entry, None)),
-                Some(namespaces) => watches.extend(
-                    namespaces.into_iter().map(|namespace| Watch::new(common.clone(), entry.clone(), Some(namespace))),
-                ),
-            }
+            let of = |namespace: Option<&str>| Watch::new(common.clone(), entry.clone(), namespace.map(str::to_owned));
+            watches.extend(entry.places().into_iter().map(of));
         }
         let (store_of, metrics) = (store.clone(), metrics.clone());
         let state = health.dependency("storage");

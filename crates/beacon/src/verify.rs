@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kube::Client;
-use kube::api::{Api, ListParams};
+use kube::api::ListParams;
 use rusqlite::Connection;
 use serde::Serialize;
 use watchfire_delivery::outbox;
@@ -14,7 +14,7 @@ use crate::config::{BeaconConfig, Entry};
 use crate::episode::{Object, Rule};
 use crate::ledger::{self, ScopeKey};
 use crate::service::SINK;
-use crate::watch::{Metadata, PAGE, Unwatchable, discover, object};
+use crate::watch::{PAGE, Unwatchable, discover, object, objects};
 
 /// What the comparison found.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -73,11 +73,15 @@ pub async fn verify(config: &BeaconConfig, client: &Client) -> Result<Findings, 
     let connection = open_beside(&config.storage.ledger, &[outbox::MODULE, ledger::MODULE])?;
     let mut findings = Findings::default();
     for entry in &config.entries {
-        let all = vec![String::new()];
-        for namespace in entry.namespaces.as_ref().unwrap_or(&all) {
+        for namespace in entry.places() {
             match listed(entry, namespace, &config.rule, client).await {
                 Ok((key, objects)) => findings.compare(&connection, &key, objects)?,
-                Err(error) => findings.unanswered.push(format!("{} {namespace}: {}", entry.name(), chain(&error))),
+                Err(error) => findings.unanswered.push(format!(
+                    "{} {}: {}",
+                    entry.name(),
+                    namespace.unwrap_or_default(),
+                    chain(&error)
+                )),
             }
         }
     }
@@ -97,14 +101,15 @@ pub async fn verify(config: &BeaconConfig, client: &Client) -> Result<Findings, 
 type Objects = BTreeMap<(String, String), String>;
 
 /// The UIDs of the annotated objects of a scope, by namespace and name.
-async fn listed(entry: &Entry, namespace: &str, rule: &Rule, client: &Client) -> Result<(ScopeKey, Objects), Error> {
-    let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
+async fn listed(
+    entry: &Entry,
+    namespace: Option<&str>,
+    rule: &Rule,
+    client: &Client,
+) -> Result<(ScopeKey, Objects), Error> {
     let resource = discover(client, entry, namespace).await?;
     let key = ScopeKey::of(&resource, namespace);
-    let api: Api<Metadata> = match namespace {
-        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
-        None => Api::all_with(client.clone(), &resource),
-    };
+    let api = objects(client, namespace, &resource);
     let (mut found, mut page) = (Objects::new(), ListParams::default().limit(PAGE));
     loop {
         let listed = api.list(&page).await?;

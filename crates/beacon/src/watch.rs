@@ -150,10 +150,7 @@ impl Watch {
     async fn watch(self, token: CancellationToken) {
         let Some(resource) = token.run_until_cancelled(self.discover()).await else { return };
         let key = ScopeKey::of(&resource, self.namespace.as_deref());
-        let api: Api<Metadata> = match &self.namespace {
-            Some(namespace) => Api::namespaced_with(self.common.client.clone(), namespace, &resource),
-            None => Api::all_with(self.common.client.clone(), &resource),
-        };
+        let api = objects(&self.common.client, self.namespace.as_deref(), &resource);
         let Common { sink, envelope, order, .. } = self.common.clone();
         let work = {
             let key = key.clone();
@@ -271,6 +268,14 @@ pub(crate) async fn discover(
         return Err(Unwatchable::Namespaces);
     }
     Ok(found)
+}
+
+/// The objects of a kind, in a namespace or in all of them.
+pub(crate) fn objects(client: &Client, namespace: Option<&str>, kind: &ApiResource) -> Api<Metadata> {
+    match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, kind),
+        None => Api::all_with(client.clone(), kind),
+    }
 }
 
 /// Says that there is no such kind, and which one there is.
@@ -422,11 +427,8 @@ impl Scope<'_> {
     /// Asks for one object, and takes the answer as the last word.
     async fn ask(&mut self, question: &Question) -> Vec<Step> {
         let Question { namespace, name, uid } = question;
-        let (client, kind) = (self.common.client.clone(), &self.kind);
-        let api: Api<Metadata> = match namespace.as_str() {
-            "" => Api::all_with(client, kind),
-            namespace => Api::namespaced_with(client, namespace, kind),
-        };
+        let namespaced = Some(namespace.as_str()).filter(|namespace| !namespace.is_empty());
+        let api = objects(&self.common.client, namespaced, &self.kind);
         let found = match timeout(PATIENCE, api.get(name)).await {
             Ok(Ok(found)) => Some(found),
             // Any other 404 is about the kind, or of somebody in between.

@@ -17,7 +17,8 @@ use watchfire_runtime::tasks::Stage;
 use watchfire_runtime::telemetry::{LogConfig, LogOutput, Telemetry};
 use watchfire_runtime::{crypto, one_line, redact};
 
-use crate::cli::{BeaconArgs, BeaconCli, BeaconQuestion, Format};
+use crate::cli::Format;
+use crate::cli::beacon::{BeaconArgs, BeaconCli, BeaconQuestion};
 use crate::failure::{Failure, say, tell};
 use crate::ground::Ground;
 
@@ -30,9 +31,9 @@ const SILENCE: std::time::Duration = std::time::Duration::from_mins(5);
 pub(crate) fn run(cli: &BeaconCli) -> Result<(), Failure> {
     match &cli.question {
         None => run_service(&cli.serve),
-        Some(BeaconQuestion::Verify { config, output }) => verify_all(config, output.format),
-        Some(BeaconQuestion::Role { config, service_account, output }) => {
-            print_role(config, service_account, output.format)
+        Some(BeaconQuestion::Verify { file, output }) => verify_all(&file.config, output.format),
+        Some(BeaconQuestion::Role { file, service_account, output }) => {
+            print_role(&file.config, service_account, output.format)
         }
     }
 }
@@ -121,7 +122,7 @@ pub(crate) async fn connect() -> Result<Client, Failure> {
 
 fn run_service(args: &BeaconArgs) -> Result<(), Failure> {
     let env = Env::from_process();
-    let (config, warnings) = BeaconConfig::read(&Text::read(&args.config)?, &env)?;
+    let (config, warnings) = BeaconConfig::read(&Text::read(&args.file.config)?, &env)?;
     crypto::install_crypto_provider();
     tokio::runtime::Runtime::new().context("start the async runtime")?.block_on(async {
         let telemetry = telemetry(&config.app, &env)?;

@@ -1,5 +1,6 @@
 //! The command line.
 
+pub(crate) mod beacon;
 pub(crate) mod sentinel;
 
 use std::ffi::OsString;
@@ -7,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
-use watchfire_beacon::rights::ServiceAccount;
 use watchfire_runtime::duration::GoDuration;
 
 /// Where today's image has the sentinel's file.
@@ -30,7 +30,7 @@ pub(crate) enum Command {
     /// Does the same under the name that today's HyperFleet has for it; flags without a command mean it too.
     Serve(Box<SentinelArgs>),
     /// Watches annotated objects of a cluster and announces over HTTP that they appeared and disappeared.
-    Beacon(BeaconCli),
+    Beacon(beacon::BeaconCli),
     /// Runs several sentinels in one process.
     Run(RunArgs),
     /// Prints the configuration that `serve` would use, merged of file, environment and flags, secrets redacted.
@@ -284,66 +284,10 @@ impl ProcessArgs {
     }
 }
 
-/// The service, or what one asks it.
-#[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true)]
-pub(crate) struct BeaconCli {
-    #[command(subcommand)]
-    pub(crate) question: Option<BeaconQuestion>,
-    #[command(flatten)]
-    pub(crate) serve: BeaconArgs,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum BeaconQuestion {
-    /// Compares cluster, ledger and what was delivered, also while the service runs; exit status 0 only if everything in
-    /// the cluster was announced and taken. Changes nothing.
-    Verify {
-        /// The configuration file.
-        #[arg(long, short, value_name = "FILE", env = "CONFIG_PATH", default_value = "/config/config.yaml")]
-        config: PathBuf,
-        #[command(flatten)]
-        output: OutputArgs,
-    },
-    /// Prints the rights that a configuration needs and no more, for `kubectl apply -f -`: a ClusterRole for kinds that are
-    /// watched in all namespaces, a Role where they are watched in some. Asks the cluster what a kind is called whose
-    /// `resource` is not written.
-    Role {
-        /// The configuration file.
-        #[arg(long, short, value_name = "FILE", env = "CONFIG_PATH", default_value = "/config/config.yaml")]
-        config: PathBuf,
-        /// Who is given the rights; the roles are named after it, as NAMESPACE-NAME.
-        #[arg(long, value_name = "NAMESPACE/NAME", default_value = "beacon/beacon", value_parser = service_account)]
-        service_account: ServiceAccount,
-        #[command(flatten)]
-        output: OutputArgs,
-    },
-}
-
-fn service_account(text: &str) -> Result<ServiceAccount, String> {
-    let is_name = |name: &str| {
-        !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.'))
-    };
-    match text.split_once('/') {
-        Some((namespace, name)) if is_name(namespace) && is_name(name) => {
-            Ok(ServiceAccount { namespace: namespace.to_owned(), name: name.to_owned() })
-        }
-        _ => Err("write it as namespace/name".to_owned()),
-    }
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct BeaconArgs {
-    /// The configuration file.
-    #[arg(long, short, value_name = "FILE", env = "CONFIG_PATH", default_value = "/config/config.yaml")]
-    pub(crate) config: PathBuf,
-    #[command(flatten)]
-    pub(crate) process: ProcessArgs,
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct LiveArgs {
-    /// Asks the API and the broker, too, and says what they answer; exit status 1 if one fails. Changes nothing.
+    /// Asks the API and the broker, too, of a beacon's file the cluster and the endpoint, and says what they answer; exit
+    /// status 1 if one fails. Changes nothing.
     #[arg(long)]
     pub(crate) live: bool,
     /// RabbitMQ's management API, such as http://rabbitmq:15672: says which queues are bound to the exchange, and who
