@@ -2,9 +2,8 @@
 //!
 //! One thread owns the writing connection. A caller hands it a closure, and gets its result once the closure's rows
 //! are on the disk. Commits are grouped without a timer: a commit takes what queued up during the one before, up to
-//! [`COMMIT_ROWS`]. Each closure but the first is a savepoint: an error takes back its own rows, and nobody
-//! else's. A second
-//! thread reads, and sees what is committed only.
+//! [`COMMIT_ROWS`]. Each closure but the first is a savepoint: an error takes back its own rows, and nobody else's. A
+//! second thread reads, and sees what is committed only.
 //!
 //! Intake stops while the volume has less than the floor free ([`Tx::admit`]), so that there is always room to note
 //! what was delivered.

@@ -342,7 +342,8 @@ impl EventSink for Http {
         })
     }
 
-    /// Asks whether it wants events, where that is asked at all, else with HEAD: an endpoint that answers anything but "not now" or "not you" is up.
+    /// Asks whether it wants events, where that is asked at all, else with HEAD: an endpoint that answers anything but
+    /// "not now" or "not you" is up.
     fn check(&self) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async move {
             if let Some(handshake) = &self.config.handshake {
