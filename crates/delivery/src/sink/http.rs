@@ -252,15 +252,17 @@ impl Http {
         let secrets =
             secrets.current().map_err(|source| Error::Credentials { target: target(), source: source.into() })?;
         let timestamp = clock::now().as_second();
-        let signature = signature::sign(secrets.expose_secret(), id, timestamp, body);
+        // What is signed is what the receiver finds in the header.
+        let id = percent_encode(id);
+        let signature = signature::sign(secrets.expose_secret(), &id, timestamp, body);
         let signature = signature.map_err(|error| Error::Misconfigured {
             target: target(),
             detail: format!("its signing secret: {error}"),
             hint: "write the secret as the receiver has it",
         })?;
-        for (name, value) in [("id", id), ("timestamp", &timestamp.to_string()), ("signature", &signature)] {
+        for (name, value) in [("id", &*id), ("timestamp", &timestamp.to_string()), ("signature", &signature)] {
             let name = HeaderName::try_from(format!("webhook-{name}"));
-            if let (Ok(name), Ok(value)) = (name, HeaderValue::from_str(&percent_encode(value))) {
+            if let (Ok(name), Ok(value)) = (name, HeaderValue::from_str(value)) {
                 headers.insert(name, value);
             }
         }

@@ -269,3 +269,18 @@ async fn the_check_asks_without_sending_an_event() {
     }
     assert!(receiver.seen().iter().all(|seen| seen.method == Method::HEAD));
 }
+
+/// A receiver checks what it was sent: the headers, and the bytes.
+#[tokio::test]
+async fn what_is_signed_is_what_the_receiver_gets() {
+    let receiver = Receiver::start(|_| async {}).await;
+    let secrets = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+    let config = Config { signing: Some(SecretSource::literal(secrets)), ..Config::new(receiver.url()) };
+    publish(&Http::new(config).unwrap(), "ä b").await.unwrap();
+    let seen = receiver.seen().remove(0);
+    let header = |name: &str| seen.headers[name].to_str().unwrap();
+    let at = header("webhook-timestamp").parse().unwrap();
+    let signed = signature::sign(secrets, header("webhook-id"), at, &seen.body).unwrap();
+    assert_eq!(header("webhook-signature"), signed);
+    assert_eq!((header("webhook-id"), signed.split(' ').count()), ("%C3%A4%20b", 2));
+}
