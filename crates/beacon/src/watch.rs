@@ -2,7 +2,7 @@
 //!
 //! Everything that is learnt of a scope goes through its own task, in order: the lists and watches of the cluster, and the
 //! answers to questions. What a chunk of it means is committed before the next is looked at, and tried again until it is:
-//! while the ledger takes nothing, nothing is taken from the cluster. No error and no list that was cut off says that
+//! while the ledger takes nothing, no more than a chunk is taken from the cluster. No error and no list that was cut off says that
 //! anything is gone.
 
 use std::collections::BTreeMap;
@@ -302,15 +302,18 @@ impl Scope<'_> {
     async fn watch(&mut self, mut questions: mpsc::Receiver<Question>) -> Result<Infallible, Stopped> {
         let config = watcher::Config { page_size: Some(PAGE), ..watcher::Config::default() };
         let mut events = pin!(watcher(self.api.clone(), config).ready_chunks(CHUNK));
+        // What came while something before it was noted.
+        let mut ahead = Vec::new();
         let Ledger { heartbeat, token, .. } = self.ledger;
         // Errors since the cluster last answered.
         let mut errors = 0;
         loop {
             let mut steps = Vec::new();
+            let next = async { if ahead.is_empty() { events.next().await } else { Some(std::mem::take(&mut ahead)) } };
             tokio::select! {
                 biased;
                 () = token.cancelled() => return Err(Stopped),
-                Some(chunk) = heartbeat.during(events.next()) => {
+                Some(chunk) = heartbeat.during(next) => {
                     for event in chunk {
                         match event {
                             Ok(event) => {
@@ -326,7 +329,18 @@ impl Scope<'_> {
                             }
                         }
                     }
-                    self.commit(steps).await?;
+                    // The API server sends each event by itself: those that come meanwhile are noted together.
+                    let mut noting = pin!(self.commit(steps));
+                    loop {
+                        tokio::select! {
+                            biased;
+                            noted = &mut noting => break noted?,
+                            // After an error there is a pause.
+                            Some(more) = events.next(), if ahead.len() < CHUNK && ahead.iter().all(Result::is_ok) => {
+                                ahead.extend(more);
+                            }
+                        }
+                    }
                     if errors > 0 {
                         let pause = heartbeat.during(sleep(AGAIN.delay(errors - 1, rand::random(), None)));
                         token.run_until_cancelled(pause).await.ok_or(Stopped)?;
