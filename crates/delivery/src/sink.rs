@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use watchfire_runtime::http::is_about_tls;
 
 pub mod pubsub;
 pub mod rabbitmq;
@@ -206,6 +207,9 @@ impl Error {
     /// What the operator can check or change.
     pub fn hint(&self) -> &'static str {
         match self {
+            Self::Connect { source, .. } if is_about_tls(source.as_ref()) => {
+                "check the certificates: who signed the far side's, which names it has, and whether it asks for one of ours"
+            }
             Self::Connect { .. } => "check that the address is right and that the far side is running",
             Self::Timeout { .. } => "check the load of the far side and the network to it",
             Self::Denied { .. } => "check user, password and permissions",

@@ -13,6 +13,14 @@ use crate::file::open_regular;
 /// A bundle of all public authorities has a quarter of it; a path that was mistyped may lead to anything.
 const MAX_PEM: u64 = 4 << 20;
 
+/// Whether two sides could not talk for what TLS asks of them, certificates above all.
+pub fn is_about_tls(error: &(dyn std::error::Error + 'static)) -> bool {
+    // What an I/O error wraps is not among its sources.
+    let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    let inner = wrapped.map(|it| it as &(dyn std::error::Error + 'static)).or_else(|| error.source());
+    error.is::<rustls::Error>() || inner.is_some_and(is_about_tls)
+}
+
 /// Authorities of one's own, besides those of the system.
 #[derive(Debug, Clone, Default)]
 pub struct Authorities {

@@ -6,6 +6,7 @@ mod faults;
 mod metrics;
 mod odd;
 mod rights;
+mod settings;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -15,6 +16,7 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tokio::process::Command;
 use watchfire_delivery::store::open_beside;
 use watchfire_testkit::kubernetes::{Account, Cluster, Namespace, rule};
 use watchfire_testkit::{Answer, Mode, Proxy, Receiver, cluster, eventually};
@@ -90,12 +92,18 @@ impl Stage {
     }
 
     fn process_of(&self, kubeconfig: &Path, config: &str) -> Process {
+        let mut command = self.command(kubeconfig, config);
+        command.args(["--health-bind-address=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0"]);
+        command.env("ENDPOINT_AUTH_TOKEN", "example-token");
+        Process::start(command)
+    }
+
+    fn command(&self, kubeconfig: &Path, config: &str) -> Command {
         let file = self.folder.path().join("beacon.yaml");
         std::fs::write(&file, config).unwrap();
-        let ports = ["--health-bind-address=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0"];
-        let mut command = command(&["beacon", "--config", &file.display().to_string(), ports[0], ports[1]]);
-        command.env("KUBECONFIG", kubeconfig).env("ENDPOINT_AUTH_TOKEN", "example-token");
-        Process::start(command)
+        let mut command = command(&["beacon", "--config", &file.display().to_string()]);
+        command.env("KUBECONFIG", kubeconfig);
+        command
     }
 
     /// Asks whether cluster, ledger and deliveries are alike.

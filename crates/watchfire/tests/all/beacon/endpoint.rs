@@ -120,15 +120,9 @@ async fn a_token_that_was_rotated_burns_nothing() {
         &format!("  tokenFile: {}\n", file.display()),
         "warningThreshold: 100, criticalThreshold: 100",
     );
-    let path = stage.folder.path().join("beacon.yaml");
-    std::fs::write(&path, config).unwrap();
-    let ports = ["--health-bind-address=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0"];
-    let mut command = command(&["beacon", "--config", &path.display().to_string(), ports[0], ports[1]]);
-    let beacon = Beacon::started(Process::start({
-        command.env("KUBECONFIG", stage.account.kubeconfig());
-        command
-    }))
-    .await;
+    let mut command = stage.command(&stage.account.kubeconfig(), &config);
+    command.args(["--health-bind-address=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0"]);
+    let beacon = Beacon::started(Process::start(command)).await;
     for n in 0..20 {
         stage.create(&format!("n-{n}"), Some("1")).await;
     }
@@ -151,7 +145,7 @@ async fn an_endpoint_whose_certificate_nobody_vouches_for_gets_nothing_until_som
     for name in ["a", "b"] {
         stage.create(name, Some("1")).await;
     }
-    stage.says(&beacon, &["sink is down", "UnknownIssuer", "check that the address is right"]).await;
+    stage.says(&beacon, &["sink is down", "UnknownIssuer", "check the certificates"]).await;
     assert_eq!(stage.receiver.posts(), 0);
     beacon.stop().await;
     let vouched = format!("  tls: {{caFile: {}}}\n", front.authority().display());
@@ -175,7 +169,7 @@ async fn an_endpoint_that_asks_who_we_are_is_shown_a_certificate() {
     for name in ["a", "b"] {
         stage.create(name, Some("1")).await;
     }
-    stage.says(&beacon, &["sink is down"]).await;
+    stage.says(&beacon, &["sink is down", "check the certificates"]).await;
     assert_eq!(stage.receiver.posts(), 0);
     beacon.stop().await;
     let (certificate, key) = front.client_certificate();
