@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use watchfire_runtime::duration::GoDuration;
 
@@ -384,7 +385,7 @@ pub(crate) enum OutboxCommand {
         #[command(flatten)]
         which: DeliveryArgs,
         /// Why, for whoever looks later.
-        #[arg(long)]
+        #[arg(long, value_parser = NonEmptyStringValueParser::new())]
         reason: String,
     },
     /// Stops deliveries to a subscriber until it is resumed; its queue is kept.
@@ -392,7 +393,7 @@ pub(crate) enum OutboxCommand {
         /// The subscriber's name.
         sink: String,
         /// Why, for whoever looks later.
-        #[arg(long)]
+        #[arg(long, value_parser = NonEmptyStringValueParser::new())]
         reason: String,
     },
     /// Lets deliveries to a subscriber go on, also after its 410.
