@@ -1,6 +1,7 @@
 //! Asks cluster and endpoint whether a configuration can work, and changes nothing.
 
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use k8s_openapi::api::core::v1::Namespace;
 use kube::Client;
 use kube::api::{Api, ListParams, PostParams};
 use tokio::time::timeout;
@@ -51,7 +52,15 @@ async fn scope(entry: &Entry, namespace: Option<&str>, client: &Client) -> Resul
             return Err(format!("may list {plural}, and not {verb} them; `watchfire beacon role` prints the rights"));
         }
     }
-    Ok(format!("{} may be listed and watched", resource.plural))
+    let mut told = format!("{} may be listed and watched", resource.plural);
+    if let Some(name) = namespace {
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        // Whoever may not ask for it cannot be told.
+        if let Ok(None) = namespaces.get_opt(name).await {
+            told.push_str("; there is no such namespace yet");
+        }
+    }
+    Ok(told)
 }
 
 async fn endpoint(config: BeaconConfig) -> Result<String, String> {

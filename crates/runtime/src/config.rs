@@ -263,7 +263,8 @@ fn plain(error: &serde_saphyr::Error) -> String {
         "invalid boolean" => "expected true or false",
         "invalid u8" => "expected a whole number from 0 to 255",
         "invalid u16" => "expected a whole number from 0 to 65535",
-        "invalid u32" | "invalid u64" => "expected a whole number, not negative",
+        "invalid u32" => "expected a whole number from 0 to 4294967295",
+        "invalid u64" => "expected a whole number from 0 to 18446744073709551615",
         "invalid i32" | "invalid i64" => "expected a whole number",
         "invalid floating point" => "expected a number",
         other => match other.split_once(", expected ") {

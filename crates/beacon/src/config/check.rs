@@ -338,6 +338,11 @@ fn endpoint(
         }
     }
     let tls = tls(&raw.tls, problems);
+    let RawTls { insecure_skip_verify: skip, ca_file, cert_file, key_file } = &raw.tls;
+    let of_tls = skip.unwrap_or(false) || [ca_file, cert_file, key_file].iter().any(|file| file.is_some());
+    if of_tls && url.as_ref().is_some_and(|url| url.scheme() == "http") {
+        problems.warn("endpoint.tls", "means nothing for an address that begins with http://; is https:// meant?");
+    }
     let literal = |name: &str| env.get(name).map(|secret| SecretSource::literal(secret.trim()));
     let token = literal("ENDPOINT_AUTH_TOKEN");
     let token = token.or_else(|| raw.token_file.map(SecretSource::file));

@@ -130,3 +130,15 @@ metrics: {path: /x}
     }
     assert!(!text.contains("not an address"), "it may hold a password: {text}");
 }
+
+#[test]
+fn what_tls_is_told_means_nothing_without_it() {
+    let warned = |url: &str, tls: &str| {
+        let text = LEAST.replace("https://example.com/events", &format!("{url}\n  tls: {tls}"));
+        let (_, warnings) = BeaconConfig::read(&Text::new("beacon.yaml", &text), &Env::default()).unwrap();
+        warnings.iter().any(|warning| warning.to_string().contains("means nothing"))
+    };
+    assert!(warned("http://example.com/events", "{insecureSkipVerify: true}"));
+    assert!(!warned("http://example.com/events", "{insecureSkipVerify: false}"));
+    assert!(!warned("https://example.com/events", "{insecureSkipVerify: true}"));
+}
