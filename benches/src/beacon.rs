@@ -69,6 +69,7 @@ pub(crate) async fn rows(size: &Size) -> anyhow::Result<Vec<Row>> {
                 Far::Real(Box::new(plane.cluster().namespace().await))
             };
             let (p95, rate) = latency(&far, rate, size.seconds).await?;
+            far.clear().await?;
             beyond.push(p95);
             reached.push(rate);
         }
@@ -145,6 +146,17 @@ impl Far {
                 Api::namespaced(client, played::NAMESPACE)
             }
         })
+    }
+
+    /// Removes what was made, so that the next round has the machine for itself.
+    async fn clear(&self) -> anyhow::Result<()> {
+        let Self::Real(namespace) = self else { return Ok(()) };
+        let api: Api<ConfigMap> = namespace.api();
+        let bench = ListParams::default().limit(1).labels("app");
+        while !api.list_metadata(&bench).await?.items.is_empty() {
+            api.delete_collection(&DeleteParams::default(), &ListParams::default().labels("app")).await?;
+        }
+        Ok(())
     }
 
     async fn make(&self, api: &Api<ConfigMap>, n: u64) -> anyhow::Result<()> {
