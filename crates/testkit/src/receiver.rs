@@ -1,6 +1,7 @@
 //! An HTTP receiver that records what it gets and answers as told.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use bytes::Bytes;
+use futures_util::stream;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -46,6 +48,7 @@ pub struct Answer {
     status: StatusCode,
     headers: HeaderMap,
     body: Bytes,
+    times: usize,
     delay: Duration,
     hang: bool,
 }
@@ -54,7 +57,7 @@ impl Answer {
     /// An empty answer with this status, at once.
     pub fn status(status: u16) -> Self {
         let status = StatusCode::from_u16(status).expect("a status code");
-        Self { status, headers: HeaderMap::new(), body: Bytes::new(), delay: Duration::ZERO, hang: false }
+        Self { status, headers: HeaderMap::new(), body: Bytes::new(), times: 1, delay: Duration::ZERO, hang: false }
     }
 
     /// No answer, ever; the request is recorded, the connection stays open.
@@ -74,6 +77,13 @@ impl Answer {
     #[must_use]
     pub fn body(mut self, body: impl Into<Bytes>) -> Self {
         self.body = body.into();
+        self
+    }
+
+    /// Sends the body so many times over, as one.
+    #[must_use]
+    pub fn times(mut self, times: usize) -> Self {
+        self.times = times;
         self
     }
 
@@ -185,7 +195,11 @@ async fn receive(State(shared): State<Arc<Mutex<Shared>>>, request: axum::extrac
         std::future::pending::<()>().await;
     }
     tokio::time::sleep(answer.delay).await;
-    let mut response = Response::new(Body::from(answer.body));
+    let body = match answer.times {
+        1 => Body::from(answer.body),
+        times => Body::from_stream(stream::iter(std::iter::repeat_n(Ok::<_, Infallible>(answer.body), times))),
+    };
+    let mut response = Response::new(body);
     *response.status_mut() = answer.status;
     response.headers_mut().extend(answer.headers);
     response

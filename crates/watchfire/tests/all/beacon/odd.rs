@@ -80,6 +80,25 @@ async fn a_kind_that_the_cluster_learns_later_is_watched_without_a_restart() {
     widgets.create(&PostParams::default(), &widget).await.unwrap();
     stage.tells(&["created first=1"]).await;
     assert_eq!(stage.events()[0]["source"], format!("/beacon/{}/Widget", stage.namespace.name()));
+
+    // What goes with its kind is gone; what there was of the kind before is not announced again when it is back.
+    definitions.delete(&format!("widgets.{group}"), &DeleteParams::default()).await.unwrap();
+    stage.tells(&["created first=1", "deleted first=1"]).await;
+    let unready = beacon.readiness(503).await;
+    assert!(
+        unready.contains(&format!("watch_widget.{group}")) && unready.contains("nothing is concluded"),
+        "{unready}"
+    );
+    eventually(DEADLINE, "the kind can be defined anew", async || {
+        definitions.create(&PostParams::default(), &definition).await.is_ok().then_some(())
+    })
+    .await;
+    beacon.readiness(200).await;
+    eventually(DEADLINE, "another can be made", async || {
+        widgets.create(&PostParams::default(), &widget).await.is_ok().then_some(())
+    })
+    .await;
+    stage.tells(&["created first=1", "deleted first=1", "created first=1"]).await;
     beacon.stop().await;
     definitions.delete(&format!("widgets.{group}"), &DeleteParams::default()).await.unwrap();
 }
@@ -188,9 +207,10 @@ async fn an_endpoint_that_answers_oddly_gets_each_event_once_it_takes_it() {
     let more = format!("  timeout: 1s\n  signingSecretFile: {}\n", file.display());
     let beacon = stage.begin_over(&stage.account.kubeconfig(), &more).await;
     beacon.readiness(200).await;
-    let endless = "x".repeat(1 << 20);
+    // A gigabyte.
+    let endless = Answer::status(500).body("x".repeat(1 << 20)).times(1_000);
     let answers = [
-        Answer::status(500).body(endless),
+        endless,
         Answer::hang(),
         Answer::status(429).header("retry-after", "1"),
         Answer::status(503).after(Duration::from_millis(100)),
@@ -211,5 +231,18 @@ async fn an_endpoint_that_answers_oddly_gets_each_event_once_it_takes_it() {
     eventually(DEADLINE, "it is noted", async || stage.verify().await.0.then_some(())).await;
     let attempts = beacon.series("event_notification_attempts_total_sum").await;
     assert!(attempts.len() == 1 && attempts[0].ends_with(" 5.0") || attempts[0].ends_with(" 5"), "{attempts:?}");
+    assert!(beacon.process.peak_memory() < 100 << 10, "{} KiB", beacon.process.peak_memory());
+
+    // While a secret is exchanged, whoever knows either can check.
+    let signatures = async |secrets: &str, n: usize| {
+        std::fs::write(&file, secrets).unwrap();
+        stage.receiver.take();
+        stage.create(&format!("rotated-{n}"), Some("1")).await;
+        let request = stage.receiver.wait_for(1).await.remove(0);
+        request.header("webhook-signature").split(' ').map(str::to_owned).collect::<Vec<_>>()
+    };
+    let other = "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+    assert_eq!(signatures(&format!("{secret}\n{other}\n"), 2).await.len(), 2);
+    assert_eq!(signatures(other, 1).await.len(), 1);
     beacon.stop().await;
 }
