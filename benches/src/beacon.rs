@@ -1,5 +1,5 @@
-//! The rows of the beacon: what it adds to a bare watch, what its ledger costs, how fast a queue goes out, and the memory
-//! that a large cluster takes. The API server is a real one, of this run alone.
+//! The rows of the beacon: what it adds to a bare watch, what its ledger costs, how fast a queue goes out, and the
+//! memory that a large cluster takes. The API server is a real one, of this run alone.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -198,8 +198,8 @@ async fn watched(api: Api<ConfigMap>) -> anyhow::Result<(Arc<Mutex<HashMap<Strin
     Ok((seen, stop))
 }
 
-/// Of objects that are written at a rate: the time that lies between a bare watch telling of one and the endpoint having
-/// its event, in milliseconds, of which 95 in 100 are shorter; and the rate that was reached.
+/// Of objects that are written at a rate: the time that lies between a bare watch telling of one and the endpoint
+/// having its event, in milliseconds, of which 95 in 100 are shorter; and the rate that was reached.
 async fn latency(far: &Far, rate: u32, seconds: u64) -> anyhow::Result<(f64, f64)> {
     let (folder, receiver) = (tempfile::tempdir()?, Receiver::start().await);
     let env = far.kubeconfig(folder.path())?;

@@ -1,5 +1,5 @@
-//! A played API server, for rates that a real one does not reach on this machine: one kind, of which nothing is there at
-//! first, and what is told of it from then on.
+//! A played API server, for rates that a real one does not reach on this machine: one kind, of which nothing is there
+//! at first, and what is told of it from then on.
 
 use std::convert::Infallible;
 use std::sync::Arc;

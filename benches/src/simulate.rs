@@ -53,8 +53,8 @@ fn config(max_age_ready: &str) -> anyhow::Result<SentinelConfig> {
     config.ok_or_else(|| anyhow!("a configuration"))
 }
 
-/// Each resource is reported on every half an hour, all at their own time; the spec of one in a hundred changes a little
-/// before.
+/// Each resource is reported on every half an hour, all at their own time; the spec of one in a hundred changes a
+/// little before.
 fn record(folder: &Path, config: &SentinelConfig, resources: u32, hours: u32) -> anyhow::Result<()> {
     let begin = Timestamp::from_second(1_800_000_000)?;
     let at = |seconds: u32| begin + SignedDuration::from_secs(i64::from(seconds));

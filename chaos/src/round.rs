@@ -47,7 +47,8 @@ pub(crate) struct Evidence {
     pub(crate) said: Vec<Said>,
     pub(crate) incidents: Vec<Incident>,
     pub(crate) looks: Vec<Look>,
-    /// How long it took, from when nothing was wrong any more, until the process was ready and every resource's last generation was known.
+    /// How long it took, from when nothing was wrong any more, until the process was ready and every resource's last
+    /// generation was known.
     pub(crate) recovery: Option<Duration>,
     /// What did not come true, and the ends that nobody asked for.
     pub(crate) failures: Vec<String>,

@@ -122,8 +122,8 @@ impl CloudEvent {
         self.supersedes.as_deref()
     }
 
-    /// Says that the event is not to overtake those of the same key, where they have another subject than those. It is no
-    /// part of what is sent; an outbox goes by it.
+    /// Says that the event is not to overtake those of the same key, where they have another subject than those. It is
+    /// no part of what is sent; an outbox goes by it.
     #[must_use]
     pub fn in_order_of(mut self, key: impl Into<String>) -> Self {
         self.order = Some(key.into());

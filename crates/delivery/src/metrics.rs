@@ -206,7 +206,8 @@ pub struct FailedOperation {
 pub struct StoreMetrics {
     rows: Histogram,
     duration: Histogram,
-    /// Time from asking for something to its end, waiting for one's turn and the disk included; whoever exports it names it.
+    /// Time from asking for something to its end, waiting for one's turn and the disk included; whoever exports it
+    /// names it.
     pub operations: Family<Operation, Histogram, fn() -> Histogram>,
     /// What was asked in vain.
     pub failures: Family<FailedOperation, Counter>,

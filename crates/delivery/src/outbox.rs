@@ -1,10 +1,11 @@
 //! What is still to be delivered: events with their frozen bodies, and one delivery per event and sink.
 //!
-//! Order is kept per sink and subject, or what an event says instead ([`CloudEvent::in_order_of`]). Only the head of each such queue is ready; settling it promotes the next, so
-//! that finding what is due costs the same however long the queues are, and an event that cannot be delivered holds
-//! up its own subject only. An event without a subject has no order to keep, and is ready at once. One that supersedes
-//! others has what it is about for its subject, and takes the place of those that wait there, so that the queue of a
-//! sink that is away grows with what there is to tell and not with time.
+//! Order is kept per sink and subject, or what an event says instead ([`CloudEvent::in_order_of`]). Only the head of
+//! each such queue is ready; settling it promotes the next, so that finding what is due costs the same however long the
+//! queues are, and an event that cannot be delivered holds up its own subject only. An event without a subject has no
+//! order to keep, and is ready at once. One that supersedes others has what it is about for its subject, and takes the
+//! place of those that wait there, so that the queue of a sink that is away grows with what there is to tell and not
+//! with time.
 //!
 //! Nothing is written when a delivery begins: after a crash it is simply still pending, and goes out again under the
 //! same id with the same bytes. Functions take a connection or a transaction of the [`Store`](crate::store::Store).

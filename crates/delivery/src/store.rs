@@ -197,7 +197,8 @@ struct Shared {
 impl Store {
     /// Opens or creates the file, with the tables of `modules`. Blocks while it checks the file.
     ///
-    /// A store that is damaged is moved aside and told in the log, unless the options say otherwise; a newer or foreign file is an error, and untouched.
+    /// A store that is damaged is moved aside and told in the log, unless the options say otherwise; a newer or foreign
+    /// file is an error, and untouched.
     pub fn open(path: &Path, modules: &[Module], options: Options) -> Result<Self, Error> {
         let file = open::open(path, modules, options.damaged)?;
         let (wake_sender, wake) = watch::channel(0);
@@ -440,7 +441,8 @@ impl Owner {
             }
         };
         let before = transaction.total_changes();
-        // The first needs no savepoint: there is nothing before it to keep, and a transaction that is dropped is taken back.
+        // The first needs no savepoint: there is nothing before it to keep, and a transaction that is dropped is taken
+        // back.
         let tx = Tx { connection: &transaction, shared: Some(&self.shared), wakes: Cell::new(false) };
         let reply = first(Ok(&tx))?;
         let (mut replies, mut wakes, mut closing) = (vec![reply], tx.wakes.get(), None);

@@ -1,7 +1,8 @@
 //! The admin server: health, metrics, a console, and the read-only pages of the services.
 //!
 //! It is meant for probes, scrapers and people inside the cluster, and it is the last thing to stop. The most that one
-//! can do with it is to make the product hurry. What a slow or hostile client can hold is bounded: connections, headers, bodies, time.
+//! can do with it is to make the product hurry. What a slow or hostile client can hold is bounded: connections,
+//! headers, bodies, time.
 
 mod address;
 mod console;

@@ -1,8 +1,8 @@
 //! One of several replicas leads: elected by a Lease, kept as the controllers of Kubernetes keep theirs.
 //!
-//! The leader renews the lease; whoever sees it unchanged for its whole duration, by its own clock, takes it over. No time
-//! that another machine wrote is compared with ours. A leader trusts its own renewal for less long than the others do, so
-//! that one that was cut off or stopped knows that it leads no more before anybody else begins.
+//! The leader renews the lease; whoever sees it unchanged for its whole duration, by its own clock, takes it over. No
+//! time that another machine wrote is compared with ours. A leader trusts its own renewal for less long than the others
+//! do, so that one that was cut off or stopped knows that it leads no more before anybody else begins.
 
 use std::time::Duration;
 
@@ -53,7 +53,8 @@ impl Leadership {
         Self(receiver)
     }
 
-    /// Whether it leads now; true for no longer than the last renewal counts, also in a process that was stopped meanwhile.
+    /// Whether it leads now; true for no longer than the last renewal counts, also in a process that was stopped
+    /// meanwhile.
     pub fn holds(&self) -> bool {
         self.0.borrow().is_some_and(|until| Instant::now() < until)
     }

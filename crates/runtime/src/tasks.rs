@@ -40,8 +40,8 @@ const LONGEST_RESTART_AFTER: Duration = Duration::from_mins(1);
 /// What the outbox and the admin server get even when the stages before them used up the grace period.
 const LAST_STAGES_GRACE: Duration = Duration::from_secs(1);
 
-/// A signal so soon after the first is the same request: a terminal tells the whole process group, and so does what runs
-/// it. Nobody asks twice in this time.
+/// A signal so soon after the first is the same request: a terminal tells the whole process group, and so does what
+/// runs it. Nobody asks twice in this time.
 const ONE_REQUEST: Duration = Duration::from_millis(100);
 
 /// When a task is told to stop, in this order.
@@ -300,9 +300,9 @@ impl Tasks {
 
     /// Runs until SIGTERM, SIGINT, a cancelled [`Tasks::token`] or the end of an essential task; then stops in order.
     ///
-    /// A second signal ends the process on the spot, with status 143 or 130, unless it comes within 100 ms of the first.
-    /// Where the stop began without one, the first that comes then is whoever runs the process asking for what is under
-    /// way already.
+    /// A second signal ends the process on the spot, with status 143 or 130, unless it comes within 100 ms of the
+    /// first. Where the stop began without one, the first that comes then is whoever runs the process asking for what
+    /// is under way already.
     pub async fn run(mut self, grace: Duration) -> Result<(), TaskError> {
         let signals = match self.signals.take() {
             Some(signals) => signals,

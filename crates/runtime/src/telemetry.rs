@@ -224,8 +224,8 @@ fn shows_no_secret(line: &Metadata<'_>) -> bool {
     !(line.target().starts_with("lapin") && *line.level() == Level::TRACE)
 }
 
-/// Says whether a level, or directives, can be understood. A word alone has to be a level: as the directive for a module
-/// of that name, which a mistyped level is, it would silence everything else.
+/// Says whether a level, or directives, can be understood. A word alone has to be a level: as the directive for a
+/// module of that name, which a mistyped level is, it would silence everything else.
 pub fn check_level(level: &str) -> Result<(), TelemetryError> {
     let is_word = |directive: &&str| !directive.contains(['=', '[']);
     let mut words = level.split(',').map(str::trim).filter(is_word);

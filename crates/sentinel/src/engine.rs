@@ -316,8 +316,8 @@ impl Engine {
         Some(Due { event, about: About { changed, ..Self::about(cause) } })
     }
 
-    /// Fills in the payload, and finds when the spec was changed that this is the first event of. The view skips most of
-    /// what a payload may want, and so the resource is read anew unless it has what is wanted.
+    /// Fills in the payload, and finds when the spec was changed that this is the first event of. The view skips most
+    /// of what a payload may want, and so the resource is read anew unless it has what is wanted.
     fn fill(&self, cause: &Cause<'_>) -> Result<(Built, Option<Timestamp>), serde_json::Error> {
         let Cause { item, resource, top, decision, now, .. } = cause;
         let payload = &self.config.payload;

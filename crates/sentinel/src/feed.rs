@@ -34,8 +34,8 @@ use crate::selector::MAX_SEARCH;
 /// a busy machine leaves a task alone, and nothing against an outage.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// How long one that is late, or begins, waits for others that are, if its interval leaves time for it: those that shared
-/// a walk are done with it within moments.
+/// How long one that is late, or begins, waits for others that are, if its interval leaves time for it: those that
+/// shared a walk are done with it within moments.
 const GATHERING: Duration = Duration::from_millis(250);
 
 /// Walks that are wanted soon begin so long after each other, where the interval is longer than five of it.
@@ -64,8 +64,8 @@ impl Feeds {
         Self { known: Arc::default(), hurry: self.hurry.clone() }
     }
 
-    /// Every list is walked now, or a fifth of its interval after its last walk began, of a long one five seconds. One that
-    /// is walked at this moment is walked once more.
+    /// Every list is walked now, or a fifth of its interval after its last walk began, of a long one five seconds. One
+    /// that is walked at this moment is walked once more.
     pub fn poll_soon(&self) {
         self.hurry.send_replace(());
     }

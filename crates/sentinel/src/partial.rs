@@ -84,7 +84,8 @@ impl<'a> Part<'a> {
             b"null" => return Ok(None),
             b"true" | b"false" => true,
             [b'"', ..] => !text.contains('\\'),
-            // So many digits fit a number of 64 bits, and what is no digit is of a number that may be written otherwise.
+            // So many digits fit a number of 64 bits, and what is no digit is of a number that may be written
+            // otherwise.
             digits => digits.len() <= 18 && digits.iter().all(u8::is_ascii_digit),
         };
         Ok(Some(if plain { Self::Plain(raw) } else { Self::Read(serde_json::from_str(text)?) }))

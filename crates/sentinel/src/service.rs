@@ -1,8 +1,8 @@
 //! The loop: list, decide, publish, remember; every poll interval.
 //!
-//! Pages are decided on while the next one is on its way (`feed.rs`), and events go out in windows while pages
-//! still come in, so that neither the fleet nor its events are ever held in memory as a whole. A cycle is successful when
-//! the whole list was read, everything due was confirmed and the broker is there; what was not confirmed is decided again
+//! Pages are decided on while the next one is on its way (`feed.rs`), and events go out in windows while pages still
+//! come in, so that neither the fleet nor its events are ever held in memory as a whole. A cycle is successful when the
+//! whole list was read, everything due was confirmed and the broker is there; what was not confirmed is decided again
 //! in the next one, under the same id.
 
 use std::collections::HashSet;

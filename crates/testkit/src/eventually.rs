@@ -7,8 +7,8 @@ use tokio::time::timeout;
 /// How often a condition is looked at; short against any deadline, long against its cost.
 const POLL: Duration = Duration::from_millis(10);
 
-/// Waits until `condition` yields a value, and panics with `what` when `deadline` passes first, also while the condition
-/// is being looked at.
+/// Waits until `condition` yields a value, and panics with `what` when `deadline` passes first, also while the
+/// condition is being looked at.
 pub async fn eventually<T>(deadline: Duration, what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {

@@ -1,11 +1,12 @@
 //! A node that really runs its pods: each container is a process of this machine.
 //!
 //! A container has file systems, processes and a host name of its own. What an image would bring are this machine's
-//! files, and whatever it writes to them is gone with it; so its `command` has to name a program that is here. It shares
-//! the network: pods have the address 127.0.0.1, and the API server is where it really listens.
+//! files, and whatever it writes to them is gone with it; so its `command` has to name a program that is here. It
+//! shares the network: pods have the address 127.0.0.1, and the API server is where it really listens.
 //!
-//! Images, resources, probes, hooks and security contexts are passed over: everything runs as the user of the tests. A pod
-//! with init containers, or with volumes of other kinds than [`volumes`] knows, fails with the reason `Unsupported`.
+//! Images, resources, probes, hooks and security contexts are passed over: everything runs as the user of the tests. A
+//! pod with init containers, or with volumes of other kinds than [`volumes`] knows, fails with the reason
+//! `Unsupported`.
 
 mod container;
 mod environment;

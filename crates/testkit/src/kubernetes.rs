@@ -1,7 +1,7 @@
 //! Kubernetes, the real one: the control plane that all tests share, or one of a test's own.
 //!
-//! A [`Cluster`] is what tests talk to: namespaces of their own, and users with exactly the rights that they are given. A
-//! [`ControlPlane`] is the processes under it, to stop, kill and start again.
+//! A [`Cluster`] is what tests talk to: namespaces of their own, and users with exactly the rights that they are given.
+//! A [`ControlPlane`] is the processes under it, to stop, kill and start again.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -242,7 +242,8 @@ impl Cluster {
         Namespace { name, cluster: self.clone() }
     }
 
-    /// A node whose pods KWOK plays (testbed/controlplane/stages.yaml says how), deleted on drop; waits until it is ready.
+    /// A node whose pods KWOK plays (testbed/controlplane/stages.yaml says how), deleted on drop; waits until it is
+    /// ready.
     pub async fn play_node(&self) -> PlayedNode {
         let nodes: Api<KubeNode> = Api::all(self.client());
         let name = unique("node");
@@ -257,8 +258,8 @@ impl Cluster {
         PlayedNode { name, cluster: self.clone() }
     }
 
-    /// Deletes an object from the drop of whatever stands for it: on a thread, since the test's own runtime may be at its
-    /// end. What cannot be deleted is not worth a failure.
+    /// Deletes an object from the drop of whatever stands for it: on a thread, since the test's own runtime may be at
+    /// its end. What cannot be deleted is not worth a failure.
     fn delete<K>(&self, name: &str)
     where
         K: kube::Resource<Scope = k8s_openapi::ClusterResourceScope, DynamicType = ()>,

@@ -25,7 +25,8 @@ use crate::ground::Ground;
 /// How long telemetry may take to send what it still holds.
 const FLUSH: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// Longer than the API server keeps a watch in which nothing happens; a connection that says nothing for so long is dead.
+/// Longer than the API server keeps a watch in which nothing happens; a connection that says nothing for so long is
+/// dead.
 const SILENCE: std::time::Duration = std::time::Duration::from_mins(5);
 
 pub(crate) fn run(cli: &BeaconCli) -> Result<(), Failure> {

@@ -266,8 +266,8 @@ pub(crate) struct ProcessArgs {
     /// beacon what its file says]
     #[arg(long, aliases = ["health-server-bindaddress", "health-probe-bind-address"], value_name = "ADDRESS")]
     health_bind_address: Option<String>,
-    /// Where /metrics is served; the same address serves both from one listener [default: :9090; of SentinelConfig objects
-    /// :8080; of a beacon what its file says]
+    /// Where /metrics is served; the same address serves both from one listener [default: :9090; of SentinelConfig
+    /// objects :8080; of a beacon what its file says]
     #[arg(long, alias = "metrics-server-bindaddress", value_name = "ADDRESS")]
     metrics_bind_address: Option<String>,
     /// How long what is in hand may take to finish after SIGTERM.
@@ -287,8 +287,8 @@ impl ProcessArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct LiveArgs {
-    /// Asks the API and the broker, too, of a beacon's file the cluster and the endpoint, and says what they answer; exit
-    /// status 1 if one fails. Changes nothing.
+    /// Asks the API and the broker, too, of a beacon's file the cluster and the endpoint, and says what they answer;
+    /// exit status 1 if one fails. Changes nothing.
     #[arg(long)]
     pub(crate) live: bool,
     /// RabbitMQ's management API, such as http://rabbitmq:15672: says which queues are bound to the exchange, and who
@@ -375,8 +375,8 @@ pub(crate) enum OutboxCommand {
         /// The delivery's number, as listed.
         number: i64,
     },
-    /// Prints events, one CloudEvent in JSON per line and each once: whatever is not delivered, unless something else is
-    /// asked for.
+    /// Prints events, one CloudEvent in JSON per line and each once: whatever is not delivered, unless something else
+    /// is asked for.
     Export(DeliveryArgs),
     /// Queues dead and discarded deliveries again; pending ones become due at once.
     Retry(DeliveryArgs),

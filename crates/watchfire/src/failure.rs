@@ -51,8 +51,8 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-/// An error with its causes, on one line, each once: some libraries repeat theirs. Problems of a configuration stand on a
-/// line each.
+/// An error with its causes, on one line, each once: some libraries repeat theirs. Problems of a configuration stand on
+/// a line each.
 fn told(error: &anyhow::Error) -> String {
     let one = |cause: &(dyn Error + 'static)| match cause.downcast_ref() {
         Some(error @ ConfigError::Invalid(_)) => error.to_string(),

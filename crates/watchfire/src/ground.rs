@@ -18,8 +18,8 @@ pub(crate) struct Ground {
 }
 
 impl Ground {
-    /// Binds the sockets; signals are heard from here on. `register` adds metrics to those of every process, which all have
-    /// the labels.
+    /// Binds the sockets; signals are heard from here on. `register` adds metrics to those of every process, which all
+    /// have the labels.
     pub(crate) async fn new<const N: usize>(
         labels: [(&'static str, &str); N],
         addresses: [(&str, &str); 2],

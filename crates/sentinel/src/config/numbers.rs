@@ -1,6 +1,8 @@
-//! Keeps the numbers of `message_data` as they were written, where YAML has many spellings of one: `1.10`, `0x10`, `1e3`.
+//! Keeps the numbers of `message_data` as they were written, where YAML has many spellings of one: `1.10`, `0x10`,
+//! `1e3`.
 //!
-//! A version that somebody forgot to quote is read best as it was typed. No YAML library keeps it, so this goes by lines.
+//! A version that somebody forgot to quote is read best as it was typed. No YAML library keeps it, so this goes by
+//! lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +11,8 @@ use super::comments::beside;
 /// What stands above them.
 const DATA: &str = "message_data.";
 
-/// Returns `new` with the spellings of `old`, and a note for each number that is spelt as nothing in `old` is. Each text
-/// comes with the key of each of its lines.
+/// Returns `new` with the spellings of `old`, and a note for each number that is spelt as nothing in `old` is. Each
+/// text comes with the key of each of its lines.
 pub(super) fn keep(
     (old, old_keys): (&str, &BTreeMap<u64, String>),
     (new, new_keys): (&str, &BTreeMap<u64, String>),

@@ -29,8 +29,8 @@ pub struct RawConfig {
     pub max_age_not_ready: Option<GoDuration>,
     /// An event is due this long after the last report of a ready resource. Default `30m`.
     pub max_age_ready: Option<GoDuration>,
-    /// How much earlier than at `max_age_ready` ready resources may be refreshed, from `0%` to `50%`: each by a share that
-    /// its id decides, so that a fleet that was published together is not due together again. Default `0%`.
+    /// How much earlier than at `max_age_ready` ready resources may be refreshed, from `0%` to `50%`: each by a share
+    /// that its id decides, so that a fleet that was published together is not due together again. Default `0%`.
     pub refresh_spread: Option<String>,
     /// A resource makes no progress when it is not ready, at least five events were published for its generation, and
     /// nothing about it has changed for so long. Default: `max_age_ready`.
@@ -52,8 +52,8 @@ pub struct RawConfig {
     /// `generation_aware` (default): spec changes at once, then max age since the last report. `time_only`: max age
     /// since the last transition, and nothing else. `expression`: what `message_decision` says.
     pub decision: Option<RawPolicy>,
-    /// The CEL expressions that decide; implies `decision: expression`. Default of that: those of today's HyperFleet, with
-    /// the max ages of this file.
+    /// The CEL expressions that decide; implies `decision: expression`. Default of that: those of today's HyperFleet,
+    /// with the max ages of this file.
     pub message_decision: Option<RawDecision>,
     /// `in_flight` (default): an event of our own counts like a report, so that a silent adapter costs one event per
     /// max age. `always`: only reports count, so that it costs one event per poll; the default with a

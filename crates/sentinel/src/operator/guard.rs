@@ -18,8 +18,8 @@ struct Guarded<S> {
     leadership: Leadership,
 }
 
-/// The brokers that sentinels of this process publish to: one connection for all with the same settings, since one takes
-/// megabytes.
+/// The brokers that sentinels of this process publish to: one connection for all with the same settings, since one
+/// takes megabytes.
 #[derive(Default)]
 pub(super) struct Brokers(Mutex<Vec<(Settings, Weak<dyn EventSink>)>>);
 

@@ -97,7 +97,8 @@ impl Kept {
         let typed = || path.to_owned();
         let path = path.strip_prefix('.').unwrap_or(path);
         let steps = steps(path);
-        // The key of a label may hold dots and slashes, and begins and ends with a letter or a digit, as every name here.
+        // The key of a label may hold dots and slashes, and begins and ends with a letter or a digit, as every name
+        // here.
         let names_nothing = |step: &String| {
             let ends = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
             !ends(step.chars().next()) || !ends(step.chars().next_back())

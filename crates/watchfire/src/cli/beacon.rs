@@ -19,17 +19,17 @@ pub(crate) struct BeaconCli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BeaconQuestion {
-    /// Compares cluster, ledger and what was delivered, also while the service runs; exit status 0 only if everything in
-    /// the cluster was announced and taken. Changes nothing.
+    /// Compares cluster, ledger and what was delivered, also while the service runs; exit status 0 only if everything
+    /// in the cluster was announced and taken. Changes nothing.
     Verify {
         #[command(flatten)]
         file: FileArgs,
         #[command(flatten)]
         output: OutputArgs,
     },
-    /// Prints the rights that a configuration needs and no more, for `kubectl apply -f -`: a ClusterRole for kinds that are
-    /// watched in all namespaces, a Role where they are watched in some. Asks the cluster what a kind is called whose
-    /// `resource` is not written.
+    /// Prints the rights that a configuration needs and no more, for `kubectl apply -f -`: a ClusterRole for kinds that
+    /// are watched in all namespaces, a Role where they are watched in some. Asks the cluster what a kind is called
+    /// whose `resource` is not written.
     Role {
         #[command(flatten)]
         file: FileArgs,
