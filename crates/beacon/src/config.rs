@@ -1,7 +1,7 @@
 //! Configuration: the file as typed (`raw.rs`), and as checked.
 //!
-//! Every key is taken at its word: one that is set never changes another, and one that cannot be followed is an error with
-//! its line, together with all the others.
+//! Every key is taken at its word: one that is set never changes another, and one that cannot be followed is an error
+//! with its line, together with all the others.
 
 mod check;
 mod raw;

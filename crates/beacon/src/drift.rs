@@ -1,12 +1,13 @@
 //! Compares cluster and ledger from time to time, besides all that is watched.
 //!
-//! It is no second way into the ledger: an object of which the two seem to differ is asked about in its scope's own task,
-//! where the answer has its place among what is watched. That it was listed or not, a moment ago, decides nothing.
+//! It is no second way into the ledger: an object of which the two seem to differ is asked about in its scope's own
+//! task, where the answer has its place among what is watched. That it was listed or not, a moment ago, decides
+//! nothing.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use kube::api::{Api, ListParams};
+use kube::api::Api;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -19,7 +20,8 @@ use crate::config::Reconciliation;
 use crate::episode::{Object, Rule};
 use crate::ledger::{self, ScopeId};
 use crate::metrics::Metrics;
-use crate::watch::{Metadata, PAGE, Question, object};
+use crate::objects::{Metadata, each};
+use crate::watch::Question;
 
 /// The comparison of one scope.
 pub(crate) struct Comparison {
@@ -43,8 +45,8 @@ type Name = (String, String);
 struct Suspect {
     /// The UID that the ledger has.
     ledger: Option<String>,
-    /// The UID that the cluster has, and the version.
-    cluster: Option<(String, String)>,
+    /// The UID that the cluster has.
+    cluster: Option<String>,
 }
 
 /// So long a watch has to tell of what a list has told already.
@@ -95,8 +97,8 @@ impl Comparison {
         }
     }
 
-    /// Asks about each object of which the two differ, and go on to differ in the same way while the watch has its time;
-    /// returns how many were compared.
+    /// Asks about each object of which the two differ, and go on to differ in the same way while the watch has its
+    /// time; returns how many were compared.
     async fn compare(&self) -> Result<u64, Error> {
         let (compared, mut suspects) = self.look().await?;
         if !suspects.is_empty() {
@@ -110,7 +112,7 @@ impl Comparison {
             drop(self.questions.send(Question { namespace, name, uid: ledger }).await);
         }
         let scope = self.scope;
-        self.store.write(move |tx| ledger::compared(tx, scope, clock::now())).await?;
+        self.store.write(move |tx| ledger::reconciled(tx, scope, clock::now())).await?;
         Ok(compared)
     }
 
@@ -118,24 +120,17 @@ impl Comparison {
     async fn look(&self) -> Result<(u64, HashMap<Name, Suspect>), Error> {
         let scope = self.scope;
         let mut open = self.store.read(move |connection| ledger::open_uids(connection, scope)).await?;
-        let (mut compared, mut suspects, mut page) = (0, HashMap::new(), ListParams::default().limit(PAGE));
-        loop {
-            let listed = self.api.list(&page).await?;
-            for item in listed.items {
-                let Object { namespace, name, uid, annotations, resource_version, .. } = object(item.metadata);
-                let marked = self.rule.value(&annotations).is_some();
-                let at = (namespace, name);
-                let ledger = open.remove(&at);
-                compared += u64::from(marked || ledger.is_some());
-                if ledger.as_ref().map_or(marked, |known| !marked || *known != uid) {
-                    suspects.insert(at, Suspect { ledger, cluster: Some((uid, resource_version)) });
-                }
+        let (mut compared, mut suspects) = (0, HashMap::new());
+        let compare = |Object { namespace, name, uid, annotations, .. }: Object| {
+            let marked = self.rule.value(&annotations).is_some();
+            let at = (namespace, name);
+            let ledger = open.remove(&at);
+            compared += u64::from(marked || ledger.is_some());
+            if ledger.as_ref().map_or(marked, |known| !marked || *known != uid) {
+                suspects.insert(at, Suspect { ledger, cluster: Some(uid) });
             }
-            match listed.metadata.continue_.filter(|next| !next.is_empty()) {
-                Some(next) => page = page.continue_token(&next),
-                None => break,
-            }
-        }
+        };
+        each(&self.api, compare).await?;
         compared += open.len() as u64;
         suspects.extend(open.into_iter().map(|(at, uid)| (at, Suspect { ledger: Some(uid), cluster: None })));
         Ok((compared, suspects))

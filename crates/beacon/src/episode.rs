@@ -138,8 +138,8 @@ pub struct Known {
     plain: HashSet<u64>,
     /// What a list that is under way has had so far.
     listed: Option<Listed>,
-    /// The versions of objects that were asked about, by a hash of their UID, where a watch may still tell of earlier
-    /// ones; of those that are no more, the last that there can be.
+    /// The versions that the answers to questions had, by a hash of the UID and by one of the name, where a watch may
+    /// still tell of what was before; of objects that are no more, the last that there can be.
     asked: HashMap<u64, u64>,
     hasher: RandomState,
 }
@@ -194,7 +194,7 @@ impl Known {
         let mut steps = Vec::new();
         let at = key(&object.namespace, &object.name);
         let uid = self.hasher.hash_one(&object.uid);
-        if self.is_behind(uid, &object.resource_version, heard) {
+        if self.is_behind([uid, self.hasher.hash_one(&at)], &object.resource_version, heard) {
             return steps;
         }
         let found = self.found(heard);
@@ -265,26 +265,23 @@ impl Known {
         }
     }
 
-    /// Whether a watch tells of an object as it was before somebody asked about it.
-    fn is_behind(&mut self, uid: u64, version: &str, heard: Heard) -> bool {
+    /// Whether a watch tells of what was before somebody asked: of the object, or of another one under its name.
+    fn is_behind(&mut self, about: [u64; 2], version: &str, heard: Heard) -> bool {
         let version = version.parse().unwrap_or(u64::MAX - 1);
         match heard {
-            Heard::Question => {
-                self.asked.insert(uid, version);
-                return false;
-            }
+            Heard::Question => self.asked.extend(about.map(|about| (about, version))),
             // It is of its own time, and ends what was asked before.
-            Heard::List => return false,
-            Heard::Watch => {}
-        }
-        match self.asked.get(&uid) {
-            Some(asked) if version < *asked => true,
-            Some(_) => {
-                self.asked.remove(&uid);
-                false
+            Heard::List => {}
+            Heard::Watch => {
+                if about.iter().any(|about| self.asked.get(about).is_some_and(|asked| version < *asked)) {
+                    return true;
+                }
+                for about in about {
+                    self.asked.remove(&about);
+                }
             }
-            None => false,
         }
+        false
     }
 }
 

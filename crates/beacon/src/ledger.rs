@@ -1,7 +1,7 @@
 //! What is remembered about an object: its episodes, each with what was told of it.
 //!
-//! An episode's beginning and end go into one transaction with the event that tells of it, so that neither is there without
-//! the other, whenever the process dies.
+//! An episode's beginning and end go into one transaction with the event that tells of it, so that neither is there
+//! without the other, whenever the process dies.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -81,8 +81,8 @@ pub fn scope(connection: &Connection, key: &ScopeKey) -> Result<(ScopeId, bool),
     find(connection, key)?.ok_or(Error::Sqlite(rusqlite::Error::QueryReturnedNoRows))
 }
 
-/// Takes over the open episodes of a kind that were noted for other namespaces than are configured now: of all of them, or of
-/// one. An object stays the same one by whatever scope it is found.
+/// Takes over the open episodes of a kind that were noted for other namespaces than are configured now: of all of them,
+/// or of one. An object stays the same one by whatever scope it is found.
 pub fn adopt(connection: &Connection, scope: ScopeId, key: &ScopeKey) -> Result<usize, Error> {
     let ScopeKey { group, resource, namespace, .. } = key;
     let sql = "
@@ -109,9 +109,15 @@ pub fn open_places(connection: &Connection) -> Result<Vec<(String, String, Strin
     Ok(found.collect::<Result<_, _>>()?)
 }
 
+/// Notes that a whole list of a scope is in the ledger.
+pub fn listed(connection: &Connection, scope: ScopeId, at: Timestamp) -> Result<(), Error> {
+    connection.prepare_cached("UPDATE scopes SET listed = 1 WHERE id = ?1")?.execute([scope.0])?;
+    reconciled(connection, scope, at)
+}
+
 /// Notes that a scope was compared with a whole list.
-pub fn compared(connection: &Connection, scope: ScopeId, at: Timestamp) -> Result<(), Error> {
-    let sql = "UPDATE scopes SET listed = 1, last_reconciled = ?2 WHERE id = ?1";
+pub fn reconciled(connection: &Connection, scope: ScopeId, at: Timestamp) -> Result<(), Error> {
+    let sql = "UPDATE scopes SET last_reconciled = ?2 WHERE id = ?1";
     connection.prepare_cached(sql)?.execute((scope.0, at.as_millisecond()))?;
     Ok(())
 }
@@ -153,8 +159,8 @@ fn snapshot(row: &Row<'_>) -> rusqlite::Result<Snapshot> {
 }
 
 impl Book {
-    /// Notes one step, with the event that tells of it. Returns whether it changed anything: what is noted already is not
-    /// noted again.
+    /// Notes one step, with the event that tells of it. Returns whether it changed anything: what is noted already is
+    /// not noted again.
     pub fn note(&self, tx: &Tx<'_>, step: &Step, now: Timestamp) -> Result<bool, Error> {
         match step {
             Step::Begin(snapshot, source) => self.begin(tx, snapshot, *source, now),

@@ -10,7 +10,8 @@ use watchfire_delivery::sink::http::Http;
 use watchfire_runtime::chain;
 
 use crate::config::{BeaconConfig, Entry};
-use crate::watch::{PATIENCE, discover, objects};
+use crate::objects::{discover, objects};
+use crate::watch::PATIENCE;
 
 /// Who was asked, and what came of it.
 pub type Answer = (String, Result<String, String>);

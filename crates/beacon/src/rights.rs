@@ -8,7 +8,7 @@ use kube::core::ObjectMeta;
 use serde::Serialize;
 
 use crate::config::Entry;
-use crate::watch::{Unwatchable, discover};
+use crate::objects::{Unwatchable, discover};
 
 /// Who is given the rights.
 #[derive(Debug, Clone, PartialEq, Eq)]

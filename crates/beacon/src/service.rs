@@ -87,7 +87,10 @@ impl Beacon {
         }
         let worker = Worker::new(queue, endpoint, config.worker, delivery.sink(SINK), health);
         let worker = worker.observed_by(Arc::new(Endpoint(metrics.clone())));
-        let (intake, open) = watch::channel(true);
+        // Nothing is taken in before the volume was looked at.
+        let (intake, open) = watch::channel(false);
+        let of_ledger = health.dependency("ledger");
+        of_ledger.up();
         let common = Common {
             client,
             store: store.clone(),
@@ -99,6 +102,7 @@ impl Beacon {
             reconciliation: config.reconciliation,
             on_startup: config.on_startup,
             intake: open,
+            of_ledger: of_ledger.clone(),
             metrics: metrics.clone(),
             health: health.clone(),
         };
@@ -110,8 +114,17 @@ impl Beacon {
         let (store_of, metrics) = (store.clone(), metrics.clone());
         let state = health.dependency("storage");
         let keep = config.retention.map(|retention| retention.keep);
-        let monitor =
-            Monitor { volume, store: store_of, every, thresholds, keep, metrics: metrics.clone(), state, intake };
+        let monitor = Monitor {
+            volume,
+            store: store_of,
+            every,
+            thresholds,
+            keep,
+            metrics: metrics.clone(),
+            state,
+            of_ledger,
+            intake,
+        };
         Ok(Self { store, watches, worker, retention: config.retention, monitor, metrics })
     }
 

@@ -120,6 +120,8 @@ pub(crate) struct Monitor {
     pub(crate) keep: Option<Duration>,
     pub(crate) metrics: Metrics,
     pub(crate) state: Dependency,
+    /// Whether the ledger is there.
+    pub(crate) of_ledger: Dependency,
     /// Whether anything is taken in.
     pub(crate) intake: watch::Sender<bool>,
 }
@@ -128,6 +130,7 @@ impl Monitor {
     /// Looks until told to stop.
     pub(crate) async fn run(self, token: CancellationToken) -> Result<(), Infallible> {
         let (mut ticks, mut before, mut failing) = (interval(self.every), Pressure::None, false);
+        let mut unusable = false;
         while token.run_until_cancelled(ticks.tick()).await.is_some() {
             let mut well = true;
             match Usage::of(&self.volume, self.store.path()) {
@@ -141,9 +144,25 @@ impl Monitor {
                 // A volume that cannot say how full it is takes everything; the ledger will say so if it is full.
                 Err(error) => {
                     self.state.up();
+                    self.takes_in(true);
+                    before = Pressure::None;
                     well = false;
                     if !std::mem::replace(&mut failing, true) {
                         warn!(volume = %self.volume.display(), %error, "the volume does not say how full it is");
+                    }
+                }
+            }
+            match self.store.check().await {
+                Ok(()) => {
+                    if std::mem::take(&mut unusable) {
+                        self.of_ledger.up();
+                    }
+                }
+                Err(error) => {
+                    let (reason, hint) = (chain(&error), error.hint());
+                    self.of_ledger.down(format!("{reason}; {hint}"));
+                    if !std::mem::replace(&mut unusable, true) {
+                        error!(error = reason, hint, "the ledger cannot be used");
                     }
                 }
             }
@@ -181,7 +200,11 @@ impl Monitor {
                 info!(%volume, used, inodes, "the volume has room again");
             }
         }
-        self.intake.send_if_modified(|open| std::mem::replace(open, now != Pressure::Critical) != *open);
+        self.takes_in(now != Pressure::Critical);
+    }
+
+    fn takes_in(&self, whether: bool) {
+        self.intake.send_if_modified(|open| std::mem::replace(open, whether) != *open);
     }
 
     fn count(&self, Counts { episodes, dead, pending, eligible, oldest }: Counts, now: Timestamp) {

@@ -1,11 +1,12 @@
 //! Compares cluster, ledger and what was delivered, and changes nothing; beside the service, or while it is stopped.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use kube::Client;
-use kube::api::ListParams;
 use rusqlite::Connection;
 use serde::Serialize;
+use tokio::time::sleep;
 use watchfire_delivery::outbox;
 use watchfire_delivery::store::{self, open_beside};
 use watchfire_runtime::chain;
@@ -13,8 +14,11 @@ use watchfire_runtime::chain;
 use crate::config::{BeaconConfig, Entry};
 use crate::episode::{Object, Rule};
 use crate::ledger::{self, ScopeKey};
+use crate::objects::{Unwatchable, discover, each, objects};
 use crate::service::SINK;
-use crate::watch::{PAGE, Unwatchable, discover, object, objects};
+
+/// What differs twice, so long apart, differs.
+const MEANWHILE: Duration = Duration::from_secs(1);
 
 /// What the comparison found.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -68,20 +72,33 @@ enum Error {
     List(#[from] kube::Error),
 }
 
-/// Compares all scopes of a configuration. Fails if the ledger cannot be read; a scope that cannot be listed is a finding.
+/// Compares all scopes of a configuration. Fails if the ledger cannot be read; a scope that cannot be listed is a
+/// finding.
 pub async fn verify(config: &BeaconConfig, client: &Client) -> Result<Findings, store::Error> {
     let connection = open_beside(&config.storage.ledger, &[outbox::MODULE, ledger::MODULE])?;
     let mut findings = Findings::default();
     for entry in &config.entries {
         for namespace in entry.places() {
             match listed(entry, namespace, &config.rule, client).await {
-                Ok((key, objects)) => findings.compare(&connection, &key, objects)?,
-                Err(error) => findings.unanswered.push(format!(
-                    "{} {}: {}",
-                    entry.name(),
-                    namespace.unwrap_or_default(),
-                    chain(&error)
-                )),
+                Ok((key, objects)) => {
+                    findings.objects += objects.len() as u64;
+                    let mut differ = differ(&connection, &key, objects)?;
+                    // A service beside may be about to note, or to hear, what has just happened.
+                    if !differ.is_empty() {
+                        sleep(MEANWHILE).await;
+                        match listed(entry, namespace, &config.rule, client).await {
+                            Ok((key, objects)) => {
+                                let still = self::differ(&connection, &key, objects)?;
+                                differ.retain(|it| still.contains(it));
+                            }
+                            Err(error) => findings.unanswered.push(unanswered(entry, namespace, &error)),
+                        }
+                    }
+                    for (finding, gone) in differ {
+                        if gone { findings.vanished.push(finding) } else { findings.unannounced.push(finding) }
+                    }
+                }
+                Err(error) => findings.unanswered.push(unanswered(entry, namespace, &error)),
             }
         }
     }
@@ -110,38 +127,34 @@ async fn listed(
     let resource = discover(client, entry, namespace).await?;
     let key = ScopeKey::of(&resource, namespace);
     let api = objects(client, namespace, &resource);
-    let (mut found, mut page) = (Objects::new(), ListParams::default().limit(PAGE));
-    loop {
-        let listed = api.list(&page).await?;
-        for item in listed.items {
-            let Object { namespace, name, uid, annotations, .. } = object(item.metadata);
-            if rule.value(&annotations).is_some() {
-                found.insert((namespace, name), uid);
-            }
+    let mut found = Objects::new();
+    let keep = |Object { namespace, name, uid, annotations, .. }: Object| {
+        if rule.value(&annotations).is_some() {
+            found.insert((namespace, name), uid);
         }
-        match listed.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) => page = page.continue_token(&next),
-            None => return Ok((key, found)),
-        }
-    }
+    };
+    each(&api, keep).await?;
+    Ok((key, found))
 }
 
-impl Findings {
-    fn compare(&mut self, connection: &Connection, key: &ScopeKey, mut objects: Objects) -> Result<(), store::Error> {
-        self.objects += objects.len() as u64;
-        let finding =
-            |(namespace, name): (String, String), uid| Finding { kind: key.kind.clone(), namespace, name, uid };
-        if let Some((scope, _)) = ledger::find(connection, key)? {
-            ledger::each_open(connection, scope, |known| {
-                let at = (known.namespace, known.name);
-                if objects.get(&at) == Some(&known.uid) {
-                    objects.remove(&at);
-                } else {
-                    self.vanished.push(finding(at, known.uid));
-                }
-            })?;
-        }
-        self.unannounced.extend(objects.into_iter().map(|(at, uid)| finding(at, uid)));
-        Ok(())
+/// What of a scope differs, and whether it is what the ledger has, and the cluster has not.
+fn differ(connection: &Connection, key: &ScopeKey, mut objects: Objects) -> Result<Vec<(Finding, bool)>, store::Error> {
+    let finding = |(namespace, name): (String, String), uid| Finding { kind: key.kind.clone(), namespace, name, uid };
+    let mut differ = Vec::new();
+    if let Some((scope, _)) = ledger::find(connection, key)? {
+        ledger::each_open(connection, scope, |known| {
+            let at = (known.namespace, known.name);
+            if objects.get(&at) == Some(&known.uid) {
+                objects.remove(&at);
+            } else {
+                differ.push((finding(at, known.uid), true));
+            }
+        })?;
     }
+    differ.extend(objects.into_iter().map(|(at, uid)| (finding(at, uid), false)));
+    Ok(differ)
+}
+
+fn unanswered(entry: &Entry, namespace: Option<&str>, error: &Error) -> String {
+    format!("{} {}: {}", entry.name(), namespace.unwrap_or_default(), chain(error))
 }

@@ -1,22 +1,18 @@
 //! Watches one scope: a kind in a namespace, or in all of them.
 //!
-//! Everything that is learnt of a scope goes through its own task, in order: the lists and watches of the cluster, and the
-//! answers to questions. What a chunk of it means is committed before the next is looked at, and tried again until it is:
-//! while the ledger takes nothing, no more than a chunk is taken from the cluster. No error and no list that was cut off says that
-//! anything is gone.
+//! Everything that is learnt of a scope goes through its own task, in order: the lists and watches of the cluster, and
+//! the answers to questions. What a chunk of it means is committed before the next is looked at, and tried again until
+//! it is: while the ledger takes nothing, no more than two chunks are taken from the cluster. No error and no list that
+//! was cut off says that anything is gone.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::join;
-use futures_util::{FutureExt, StreamExt};
+use futures_util::{FutureExt, StreamExt, TryStreamExt};
 use kube::Client;
-use kube::api::{Api, ApiResource, DynamicObject, ListParams, PartialObjectMeta};
-use kube::core::{GroupVersion, GroupVersionKind, ObjectMeta, Status};
-use kube::discovery::{Scope as Reach, pinned_group, pinned_kind};
-use kube::error::DiscoveryError;
+use kube::api::{Api, ApiResource, ListParams};
 use kube::runtime::watcher::{self, Event, watcher};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
@@ -25,7 +21,6 @@ use tracing::{debug, error, info, warn};
 use watchfire_delivery::outbox::SinkId;
 use watchfire_delivery::retry::Backoff;
 use watchfire_delivery::store::{self, Store};
-use watchfire_runtime::config::nearest;
 use watchfire_runtime::health::{Dependency, Health, Heartbeat};
 use watchfire_runtime::{chain, clock};
 
@@ -35,12 +30,7 @@ use crate::episode::{Allowed, Heard, Known, Lists, Object, Rule, Source, Step};
 use crate::ledger::{self, Book, ScopeKey};
 use crate::metrics::Metrics;
 use crate::notice::{Envelope, Order};
-
-/// Of an object nothing else is asked for.
-pub(crate) type Metadata = PartialObjectMeta<DynamicObject>;
-
-/// Objects in one page of a list.
-pub(crate) const PAGE: u32 = 100;
+use crate::objects::{Metadata, PAGE, discover, is_about, light, object, objects};
 
 /// What a watch has brought is noted together, up to so many at a time.
 const CHUNK: usize = 256;
@@ -76,6 +66,8 @@ pub(crate) struct Common {
     pub(crate) on_startup: bool,
     /// Whether anything is taken in.
     pub(crate) intake: watch::Receiver<bool>,
+    /// Whether the ledger takes what is told of the cluster.
+    pub(crate) of_ledger: Dependency,
     pub(crate) metrics: Metrics,
     pub(crate) health: Health,
 }
@@ -94,6 +86,8 @@ pub(crate) struct Watch {
     common: Common,
     entry: Entry,
     namespace: Option<String>,
+    /// In readiness.
+    name: String,
     compared: Dependency,
     state: Dependency,
     heartbeat: Heartbeat,
@@ -109,13 +103,15 @@ struct Scope<'a> {
     listed: bool,
     /// Since when it is listed.
     begun: Instant,
+    /// In readiness.
+    title: &'a str,
+    state: &'a Dependency,
     ledger: Ledger<'a>,
 }
 
 /// The ledger as a scope writes to it.
 struct Ledger<'a> {
-    store: &'a Store,
-    state: &'a Dependency,
+    common: &'a Common,
     heartbeat: &'a Heartbeat,
     token: &'a CancellationToken,
 }
@@ -127,17 +123,18 @@ impl Watch {
     pub(crate) fn new(common: Common, entry: Entry, namespace: Option<String>) -> Self {
         let place = namespace.as_ref().map(|namespace| format!(".{namespace}")).unwrap_or_default();
         let name = format!("watch_{}{place}", entry.name());
-        common.metrics.watches(&entry.kind, namespace.as_deref().unwrap_or_default());
+        common.metrics.watches(&entry.kind, &name);
         // Nothing is amiss before the first comparison.
         let compared = common.health.dependency(name.replacen("watch_", "comparison_", 1));
         compared.up();
         Self {
             compared,
             state: common.health.dependency(name.clone()),
-            heartbeat: common.health.heartbeat(name, MAX_SILENCE),
+            heartbeat: common.health.heartbeat(name.clone(), MAX_SILENCE),
             common,
             entry,
             namespace,
+            name,
         }
     }
 
@@ -162,8 +159,7 @@ impl Watch {
                 Ok((id, listed, known))
             }
         };
-        let ledger =
-            Ledger { store: &self.common.store, state: &self.state, heartbeat: &self.heartbeat, token: &token };
+        let ledger = Ledger { common: &self.common, heartbeat: &self.heartbeat, token: &token };
         let Ok((id, listed, known)) = ledger.write(work).await else { return };
         if !self.common.on_startup {
             self.state.up();
@@ -176,6 +172,8 @@ impl Watch {
             known,
             listed,
             begun: Instant::now(),
+            title: &self.name,
+            state: &self.state,
             ledger,
         };
         let (sender, questions) = mpsc::channel(QUESTIONS);
@@ -220,77 +218,6 @@ impl Watch {
     }
 }
 
-/// Why a kind cannot be watched.
-#[derive(Debug, thiserror::Error)]
-pub enum Unwatchable {
-    /// The cluster does not serve it, or does not answer.
-    #[error("ask the cluster for the kind")]
-    Unknown(#[from] kube::Error),
-    /// The cluster serves the group, and no such kind in it.
-    #[error("the cluster serves no {kind} in {api_version}{meant}")]
-    Missing {
-        /// As written.
-        kind: String,
-        /// As written.
-        api_version: String,
-        /// What was probably meant.
-        meant: String,
-    },
-    /// It has another plural than is written.
-    #[error("the cluster calls it {theirs}, and resources has {ours}: correct it")]
-    Plural {
-        /// As written.
-        ours: String,
-        /// As the cluster has it.
-        theirs: String,
-    },
-    /// It is not in namespaces.
-    #[error("it has no namespaces: leave out those of its entry")]
-    Namespaces,
-}
-
-/// Asks what a kind is called, and whether it can be watched in a namespace.
-pub(crate) async fn discover(
-    client: &Client,
-    entry: &Entry,
-    namespace: Option<&str>,
-) -> Result<ApiResource, Unwatchable> {
-    let Entry { group, version, kind, resource, .. } = entry;
-    let (found, capabilities) = match pinned_kind(client, &GroupVersionKind::gvk(group, version, kind)).await {
-        Err(kube::Error::Discovery(DiscoveryError::MissingKind(_))) => return Err(missing(client, entry).await),
-        Err(kube::Error::Api(status)) if status.code == 404 => return Err(missing(client, entry).await),
-        found => found?,
-    };
-    if let Some(ours) = resource.clone().filter(|ours| *ours != found.plural) {
-        return Err(Unwatchable::Plural { ours, theirs: found.plural });
-    }
-    if capabilities.scope == Reach::Cluster && namespace.is_some() {
-        return Err(Unwatchable::Namespaces);
-    }
-    Ok(found)
-}
-
-/// The objects of a kind, in a namespace or in all of them.
-pub(crate) fn objects(client: &Client, namespace: Option<&str>, kind: &ApiResource) -> Api<Metadata> {
-    match namespace {
-        Some(namespace) => Api::namespaced_with(client.clone(), namespace, kind),
-        None => Api::all_with(client.clone(), kind),
-    }
-}
-
-/// Says that there is no such kind, and which one there is.
-async fn missing(client: &Client, entry: &Entry) -> Unwatchable {
-    let Entry { group, version, kind, .. } = entry;
-    let served = pinned_group(client, &GroupVersion::gv(group, version)).await;
-    let served: Vec<_> =
-        served.iter().flat_map(|group| group.versioned_resources(version)).map(|it| it.0.kind).collect();
-    let names: Vec<_> = served.iter().map(String::as_str).collect();
-    let of_the_core = (group == "core").then_some(version.as_str());
-    let meant = nearest(kind, &names).filter(|name| name != kind).or(of_the_core);
-    let meant = meant.map(|name| format!(", did you mean {name}?")).unwrap_or_default();
-    Unwatchable::Missing { kind: kind.clone(), api_version: entry.api_version(), meant }
-}
-
 impl Scope<'_> {
     async fn run(mut self, questions: mpsc::Receiver<Question>) -> Stopped {
         match self.watch(questions).await {
@@ -301,18 +228,20 @@ impl Scope<'_> {
 
     async fn watch(&mut self, mut questions: mpsc::Receiver<Question>) -> Result<Infallible, Stopped> {
         let config = watcher::Config { page_size: Some(PAGE), ..watcher::Config::default() };
-        let mut events = pin!(watcher(self.api.clone(), config).ready_chunks(CHUNK));
+        let (rule, allowed) = (self.common.rule.clone(), self.common.allowed.clone());
+        let events = watcher(self.api.clone(), config).map_ok(move |event| light(event, &rule, &allowed));
+        let mut events = pin!(events.ready_chunks(CHUNK));
         // What came while something before it was noted.
         let mut ahead = Vec::new();
         let Ledger { heartbeat, token, .. } = self.ledger;
         // Errors since the cluster last answered.
         let mut errors = 0;
         loop {
-            let mut steps = Vec::new();
+            let (mut steps, has_more) = (Vec::new(), !ahead.is_empty());
             let next = async { if ahead.is_empty() { events.next().await } else { Some(std::mem::take(&mut ahead)) } };
             tokio::select! {
                 biased;
-                () = token.cancelled() => return Err(Stopped),
+                () = token.cancelled(), if !has_more => return Err(Stopped),
                 Some(chunk) = heartbeat.during(next) => {
                     for event in chunk {
                         match event {
@@ -336,7 +265,10 @@ impl Scope<'_> {
                             biased;
                             noted = &mut noting => break noted?,
                             // After an error there is a pause.
-                            Some(more) = events.next(), if ahead.len() < CHUNK && ahead.iter().all(Result::is_ok) => {
+                            Some(more) = events.next(),
+                                if errors == 0 && ahead.len() < CHUNK && ahead.iter().all(Result::is_ok)
+                                    && !token.is_cancelled() =>
+                            {
                                 ahead.extend(more);
                             }
                         }
@@ -382,14 +314,13 @@ impl Scope<'_> {
     /// The scope is up, unless a list is still under way.
     fn settled(&self) {
         if self.listed && !self.known.is_listing() {
-            self.ledger.state.up();
+            self.state.up();
             self.connected(true);
         }
     }
 
     fn connected(&self, up: bool) {
-        let ScopeKey { kind, namespace, .. } = &self.book.key;
-        self.common.metrics.connected(kind, namespace, up);
+        self.common.metrics.connected(&self.book.key.kind, self.title, up);
     }
 
     fn name(&self) -> String {
@@ -401,7 +332,7 @@ impl Scope<'_> {
     fn fails(&self, error: &watcher::Error, errors: u32) {
         let error = chain(error);
         self.connected(false);
-        self.ledger.state.down(format!("{error}; nothing is concluded from it, asking again"));
+        self.state.down(format!("{error}; nothing is concluded from it, asking again"));
         if errors > 0 {
             debug!(scope = %self.name(), error, "the cluster still does not answer");
         } else {
@@ -409,23 +340,22 @@ impl Scope<'_> {
         }
     }
 
-    async fn hear(&mut self, event: Event<Metadata>, steps: &mut Vec<Step>) -> Result<(), Stopped> {
+    async fn hear(&mut self, event: Event<Object>, steps: &mut Vec<Step>) -> Result<(), Stopped> {
         if !matches!(event, Event::Init | Event::InitDone) {
             self.common.metrics.heard(&self.book.key.kind, clock::now());
         }
         match event {
             Event::Init => self.begins(),
-            Event::InitApply(it) => steps.extend(self.applied(it.metadata, Heard::List)),
-            Event::Apply(it) => steps.extend(self.applied(it.metadata, Heard::Watch)),
-            Event::Delete(it) => {
-                let Object { namespace, name, uid, .. } = object(it.metadata);
+            Event::InitApply(it) => steps.extend(self.applied(it, Heard::List)),
+            Event::Apply(it) => steps.extend(self.applied(it, Heard::Watch)),
+            Event::Delete(Object { namespace, name, uid, .. }) => {
                 steps.extend(self.known.deleted(&namespace, &name, &uid, Heard::Watch));
             }
             Event::InitDone => {
                 steps.extend(self.known.list_ends());
                 self.commit(std::mem::take(steps)).await?;
                 let id = self.book.id;
-                self.ledger.write(move |tx| ledger::compared(tx, id, clock::now())).await?;
+                self.ledger.write(move |tx| ledger::listed(tx, id, clock::now())).await?;
                 self.common.metrics.compared(&self.book.key.kind, Some(self.known.open() as u64), self.begun.elapsed());
                 self.listed = true;
                 self.settled();
@@ -434,8 +364,8 @@ impl Scope<'_> {
         Ok(())
     }
 
-    fn applied(&mut self, metadata: ObjectMeta, heard: Heard) -> Vec<Step> {
-        self.known.applied(object(metadata), heard, &self.common.rule, &self.common.allowed)
+    fn applied(&mut self, object: Object, heard: Heard) -> Vec<Step> {
+        self.known.applied(object, heard, &self.common.rule, &self.common.allowed)
     }
 
     /// Asks for one object, and takes the answer as the last word.
@@ -444,7 +374,7 @@ impl Scope<'_> {
         let namespaced = Some(namespace.as_str()).filter(|namespace| !namespace.is_empty());
         let api = objects(&self.common.client, namespaced, &self.kind);
         let found = match timeout(PATIENCE, api.get(name)).await {
-            Ok(Ok(found)) => Some(found),
+            Ok(Ok(found)) => Some(object(found.metadata)),
             // Any other 404 is about the kind, or of somebody in between.
             Ok(Err(kube::Error::Api(status))) if is_about(&status, name) => None,
             // The next comparison asks again.
@@ -459,26 +389,28 @@ impl Scope<'_> {
         };
         let mut steps = Vec::new();
         // The one that the ledger has is no more if none is there, or another one.
-        let gone = uid.clone().filter(|uid| found.as_ref().is_none_or(|it| it.metadata.uid.as_ref() != Some(uid)));
-        if let Some(uid) = gone {
-            let known = self.known.deleted(namespace, name, &uid, Heard::Question);
-            steps.push(known.unwrap_or(Step::End(uid, Source::Reconciliation)));
+        let ended = |uid: &String| Step::End(uid.clone(), Source::Reconciliation);
+        if let Some(uid) = uid.as_ref().filter(|uid| found.as_ref().is_none_or(|it| it.uid != **uid)) {
+            let known = self.known.deleted(namespace, name, uid, Heard::Question);
+            steps.push(known.unwrap_or_else(|| ended(uid)));
         }
         if let Some(found) = found {
-            steps.extend(self.applied(found.metadata, Heard::Question));
+            let marked = self.common.rule.value(&found.annotations).is_some();
+            let lost = uid.as_ref().filter(|uid| !marked && **uid == found.uid);
+            let known = self.applied(found, Heard::Question);
+            // What only the ledger takes to be going on is over, too.
+            steps.extend(lost.filter(|_| known.is_empty()).map(ended));
+            steps.extend(known);
         }
         steps
     }
 
     /// Notes the steps, in order, and in transactions of bounded size.
     async fn commit(&mut self, steps: Vec<Step>) -> Result<(), Stopped> {
-        if !steps.is_empty() {
-            let mut intake = self.common.intake.clone();
+        let (mut rest, mut intake) = (steps, self.common.intake.clone());
+        while !rest.is_empty() {
             let open = self.ledger.heartbeat.during(intake.wait_for(|open| *open));
             self.ledger.token.run_until_cancelled(open).await.ok_or(Stopped)?.map_err(|_| Stopped)?;
-        }
-        let mut rest = steps;
-        while !rest.is_empty() {
             let after = rest.split_off(rest.len().min(CHUNK));
             let (book, now) = (self.book.clone(), clock::now());
             let chunk = std::sync::Arc::new(rest);
@@ -536,18 +468,18 @@ impl Ledger<'_> {
     ) -> Result<T, Stopped> {
         let mut attempt = 0;
         loop {
-            match self.heartbeat.during(self.store.write(work.clone())).await {
+            match self.heartbeat.during(self.common.store.write(work.clone())).await {
                 Ok(done) => {
                     if attempt > 0 {
                         info!("the ledger can be written again");
-                        self.state.up();
+                        self.common.of_ledger.up();
                     }
                     return Ok(done);
                 }
                 Err(store::Error::Closed) => return Err(Stopped),
                 Err(error) => {
                     let (reason, hint) = (chain(&error), error.hint());
-                    self.state.down(format!("{reason}; {hint}"));
+                    self.common.of_ledger.down(format!("{reason}; {hint}"));
                     if attempt == 0 {
                         error!(
                             error = reason,
@@ -560,22 +492,5 @@ impl Ledger<'_> {
             self.token.run_until_cancelled(pause).await.ok_or(Stopped)?;
             attempt += 1;
         }
-    }
-}
-
-/// Whether it says that there is no object of that name.
-fn is_about(status: &Status, name: &str) -> bool {
-    status.reason == "NotFound" && status.details.as_ref().is_some_and(|details| details.name == name)
-}
-
-pub(crate) fn object(metadata: ObjectMeta) -> Object {
-    let maps = |map: Option<BTreeMap<String, String>>| map.unwrap_or_default();
-    Object {
-        namespace: metadata.namespace.unwrap_or_default(),
-        name: metadata.name.unwrap_or_default(),
-        uid: metadata.uid.unwrap_or_default(),
-        annotations: maps(metadata.annotations),
-        labels: maps(metadata.labels),
-        resource_version: metadata.resource_version.unwrap_or_default(),
     }
 }

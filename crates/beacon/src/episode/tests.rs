@@ -77,6 +77,7 @@ fn a_value_enters_and_leaves_those_that_count() {
     assert_eq!(scope.watch("1", Some("z")), ["end 1 mutation"]);
 }
 
+/// S6 of what was not watched.
 #[test]
 fn another_object_under_the_name_ends_the_one_before() {
     let mut scope = Scope::new();
@@ -133,6 +134,19 @@ fn a_watch_that_is_behind_an_answer_invents_nothing() {
     assert_eq!(told(gone.into_iter().collect()), ["end 1 reconciliation"]);
     assert!(scope.hear(Heard::Watch, at("1", Some("y"), "15")).is_empty(), "a UID does not come back");
     assert!(scope.delete("1").is_empty());
+
+    // Of those that had the name in between, the watch tells late.
+    scope.hear(Heard::Watch, at("2", Some("x"), "20"));
+    assert_eq!(
+        scope.hear(Heard::Question, at("4", Some("x"), "26")),
+        ["end 2 reconciliation", "begin 4=x reconciliation"]
+    );
+    assert!(scope.delete("2").is_empty());
+    assert!(scope.hear(Heard::Watch, at("3", Some("x"), "22")).is_empty());
+    assert!(scope.delete("3").is_empty());
+    assert!(scope.hear(Heard::Watch, at("4", Some("x"), "24")).is_empty());
+    assert_eq!(scope.hear(Heard::Watch, at("4", Some("y"), "28")), ["change 4=y"]);
+    assert_eq!(scope.hear(Heard::Watch, at("5", Some("x"), "30")), ["end 4 watch", "begin 5=x watch"]);
 }
 
 #[test]

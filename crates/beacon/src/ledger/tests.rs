@@ -119,7 +119,7 @@ async fn a_scope_is_known_again_and_whether_it_was_listed() {
     let (key, id) = (scene.book.key.clone(), scene.book.id);
     let named = key.clone();
     assert_eq!(scene.store.write(move |tx| scope(tx, &named)).await.unwrap(), (id, false));
-    scene.store.write(move |tx| compared(tx, id, Timestamp::UNIX_EPOCH)).await.unwrap();
+    scene.store.write(move |tx| listed(tx, id, Timestamp::UNIX_EPOCH)).await.unwrap();
     let named = key.clone();
     assert_eq!(scene.store.write(move |tx| scope(tx, &named)).await.unwrap(), (id, true));
     let other = ScopeKey { namespace: "ns".into(), ..key };
