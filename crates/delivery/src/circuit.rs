@@ -11,6 +11,9 @@ use jiff::Timestamp;
 
 use crate::retry::Backoff;
 
+/// The longest that it stays open because one answer asked for it: not everything waits for a day.
+const LONGEST: Duration = Duration::from_mins(5);
+
 /// When the circuit opens, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Config {
@@ -123,7 +126,8 @@ impl Circuit {
             State::Open { .. } => false, // Was under way when the circuit opened.
         };
         if opens {
-            let after = if let Failure::Down { after } = failure { after } else { None };
+            let after =
+                if let Failure::Down { after } = failure { after.map(|after| after.min(LONGEST)) } else { None };
             let wait = self.config.open.delay(self.opened, random, after);
             self.opened = self.opened.saturating_add(1);
             self.state = State::Open { since: now, until: now.checked_add(wait).unwrap_or(Timestamp::MAX) };

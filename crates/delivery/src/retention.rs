@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
-use watchfire_runtime::clock;
+use watchfire_runtime::{chain, clock};
 
 use crate::outbox;
 use crate::store::{Error, Store};
@@ -32,13 +32,16 @@ impl Retention {
     pub async fn run(self, token: CancellationToken) -> Result<(), Error> {
         let mut ticks = tokio::time::interval(self.every.max(Duration::from_millis(10)));
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        // What is old enough by two looks in a row: a clock that jumps ahead and back removes nothing.
+        let mut last = Timestamp::MIN;
         while token.run_until_cancelled(ticks.tick()).await.is_some() {
-            let before = clock::now().checked_sub(self.keep).unwrap_or(Timestamp::MIN);
+            let old = clock::now().checked_sub(self.keep).unwrap_or(Timestamp::MIN);
+            let before = std::mem::replace(&mut last, old).min(old);
             match self.clean(before, &token).await {
                 Ok(0) => {}
                 Ok(rows) => tracing::debug!(rows, "outbox cleaned"),
                 Err(Error::Closed) => return Err(Error::Closed),
-                Err(error) => tracing::warn!(%error, hint = error.hint(), "outbox not cleaned"),
+                Err(error) => tracing::warn!(error = chain(&error), hint = error.hint(), "outbox not cleaned"),
             }
         }
         Ok(())

@@ -1,9 +1,9 @@
 //! Delivers one sink's part of the outbox.
 //!
 //! A worker takes what is due, publishes it in lanes that run side by side, and notes the outcomes of all lanes that
-//! are done in one transaction, while others go on. It is woken by the commit that queued something, and asks twice a second whether a
-//! command-line tool changed anything; the poll is the safety net. Cancelling it ends the waiting: what is under way is
-//! finished and noted.
+//! are done in one transaction, while others go on. It is woken by the commit that queued something, and asks twice a
+//! second whether a command-line tool changed anything; the poll is the safety net. Cancelling it ends the waiting:
+//! what is under way is finished and noted.
 //!
 //! A store that cannot be used is told and waited for; what is under way is not forgotten meanwhile.
 
@@ -45,7 +45,7 @@ const AHEAD: usize = 4;
 const PROBES: usize = 5;
 /// How long a stop waits for answers; what has none by then comes again, under the same id.
 const STOP: Duration = Duration::from_secs(10);
-/// The loop turns at least this often; the longest silence is one statement, which waits for a tool's transaction.
+/// The loop turns at least this often.
 const MAX_SILENCE: Duration = Duration::from_mins(1);
 
 /// How a worker delivers.
@@ -105,7 +105,8 @@ pub struct Queue {
 pub struct Attempt<'a> {
     /// The event.
     pub event: &'a CloudEvent,
-    /// How many attempts there were with it; those while the circuit was open, or refused for credentials, do not count.
+    /// How many attempts there were with it; those while the circuit was open, or refused for credentials, do not
+    /// count.
     pub number: u32,
     /// How long the sink took to answer.
     pub took: Duration,
@@ -331,7 +332,7 @@ impl Worker {
         }
         let turned = async {
             if take(&mut self.glance) {
-                let seen = self.queue.store.changes_by_others().await?;
+                let seen = self.heartbeat.during(self.queue.store.changes_by_others()).await?;
                 self.unseen |= replace(&mut self.seen, seen) != seen;
             }
             if self.unseen {
@@ -395,17 +396,18 @@ impl Worker {
     /// Starts as many windows as may go out now. Returns how long there is nothing to do if nothing happens.
     async fn fill(&mut self, way: &mut UnderWay) -> Result<Duration, store::Error> {
         let poll = self.config.poll;
+        let now = clock::now();
+        if now < self.latest {
+            let id = self.queue.id;
+            let hastened = self.queue.store.write(move |tx| outbox::hasten(tx, id, now));
+            self.heartbeat.during(hastened).await?;
+            self.stale = true;
+        }
+        self.latest = now;
         if self.paused.is_some() {
             self.flows(Flow::Paused);
             return Ok(poll);
         }
-        let now = clock::now();
-        if now < self.latest {
-            let id = self.queue.id;
-            self.queue.store.write(move |tx| outbox::hasten(tx, id, now)).await?;
-            self.stale = true;
-        }
-        self.latest = now;
         let (most, window) = match self.circuit.permit(now) {
             Permit::NotBefore(until) => {
                 self.flows(Flow::Open);
@@ -485,7 +487,8 @@ impl Worker {
     /// Forgets what it thinks it knows, and looks at the outbox again.
     async fn look(&mut self) -> Result<(), store::Error> {
         let id = self.queue.id;
-        let stats = self.queue.store.read(move |connection| outbox::stats(connection, id)).await?;
+        let reading = self.queue.store.read(move |connection| outbox::stats(connection, id));
+        let stats = self.heartbeat.during(reading).await?;
         self.metrics.queued(&stats, clock::now());
         if let Some(observer) = &self.observer {
             observer.looked(&stats);

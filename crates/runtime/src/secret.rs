@@ -80,7 +80,7 @@ pub enum Error {
     TooLarge(PathBuf),
 }
 
-/// The same source: whether two of them hold the same secret is not looked at.
+/// The same source: the same secret, or the same file, whatever it holds.
 impl PartialEq for SecretSource {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
@@ -100,6 +100,11 @@ impl SecretSource {
     /// A secret in a file; the file need not be there yet.
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self(Kind::File { path: path.into(), last: Arc::default() })
+    }
+
+    /// Whether it may be another one later.
+    pub fn is_file(&self) -> bool {
+        matches!(self.0, Kind::File { .. })
     }
 
     /// Returns the secret as it is at this moment, without the white space around it.

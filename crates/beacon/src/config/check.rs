@@ -351,9 +351,9 @@ fn endpoint(
     if token.is_some() && headers.contains_key(http::header::AUTHORIZATION) {
         problems.push("endpoint.headers", "has Authorization, and a token is given, too: leave one of them out");
     }
-    let signed = headers.keys().find(|name| name.as_str().starts_with("webhook-"));
-    if let Some(name) = signed.filter(|_| signing.is_some()) {
-        problems.push(format!("endpoint.headers.{name}"), "is what requests are signed with; leave it out");
+    let ours = headers.keys().find(|name| name.as_str().starts_with("webhook-"));
+    if let Some(name) = ours.filter(|_| signing.is_some() || raw.handshake.origin.is_some()) {
+        problems.push(format!("endpoint.headers.{name}"), "is set by signing or handshake; leave it out");
     }
     let handshake = handshake(&raw.handshake, problems);
     let mut config = sink::Config::new(url?);
@@ -368,13 +368,15 @@ fn endpoint(
     config.tls = tls?;
     config.signing = signing;
     config.handshake = handshake;
+    let told = |error: Error| format!("{}; {}", chain(&error), error.hint());
     match sink::Http::new(config.clone()) {
-        Ok(_) => {}
-        // A file that is not there yet, such as a Secret's outside of its pod.
-        Err(error @ Error::Credentials { .. }) => {
-            problems.warn("endpoint", format!("{}; {}", chain(&error), error.hint()));
+        Ok(sink) => {
+            // Of a file that is not there yet, such as a Secret's outside of its pod.
+            if let Err(error) = sink.credentials() {
+                problems.warn("endpoint", told(error));
+            }
         }
-        Err(error) => problems.push("endpoint", format!("{}; {}", chain(&error), error.hint())),
+        Err(error) => problems.push("endpoint", told(error)),
     }
     Some(config)
 }

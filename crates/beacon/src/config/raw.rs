@@ -146,8 +146,9 @@ impl std::fmt::Debug for RawEndpoint {
 #[serde(default, rename_all = "camelCase")]
 #[schemars(rename = "Handshake")]
 pub struct RawHandshake {
-    /// The DNS name that stands for what sends. Where it is set, the endpoint is asked by `OPTIONS` before the first event, as
-    /// the CloudEvents webhook specification has it, and sent nothing until it allows this origin; `*` allows any.
+    /// The DNS name that stands for what sends. Where it is set, the endpoint is asked by `OPTIONS` before the first
+    /// event, as the CloudEvents webhook specification has it, and sent nothing until it allows this origin; `*` allows
+    /// any.
     pub origin: Option<String>,
     /// Requests per minute to ask for; what the endpoint allows is kept to in any case. Default: no number.
     pub rate: Option<u32>,
@@ -178,6 +179,7 @@ pub struct RawTls {
     /// Takes any certificate, and so whoever answers. Default `false`.
     pub insecure_skip_verify: Option<bool>,
     /// Certificates in PEM form of the authorities that signed the endpoint's, in addition to those of the system.
+    /// Read at the start, like those below.
     pub ca_file: Option<PathBuf>,
     /// This side's certificate in PEM form, for an endpoint that asks for one; with `keyFile`.
     pub cert_file: Option<PathBuf>,
@@ -203,6 +205,7 @@ pub struct RawWorker {
 #[serde(default, rename_all = "camelCase")]
 #[schemars(rename = "Reconciliation")]
 pub struct RawReconciliation {
+    /// Whether they are compared from time to time; at the start, and after a watch broke, they are in any case.
     /// Default `true`.
     pub enabled: Option<bool>,
     /// Whether the process is ready only once cluster and ledger were compared. Default `true`.

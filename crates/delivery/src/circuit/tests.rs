@@ -108,6 +108,10 @@ fn retry_after_of_the_opening_failure_is_honoured() {
     fail(&mut circuit, &[1, 2, 3, 4], DOWN);
     circuit.failed(5, Failure::Down { after: Some(Duration::from_secs(100)) }, 0.5, at(0));
     assert_eq!(circuit.open_until(), Some(at(100)));
+    // One answer does not stop everything for a day.
+    assert_eq!(circuit.permit(at(100)), Permit::Few);
+    circuit.failed(5, Failure::Down { after: Some(Duration::from_hours(24)) }, 0.5, at(100));
+    assert_eq!(circuit.open_until(), Some(at(400)));
 }
 
 #[test]

@@ -6,12 +6,13 @@ use super::SinkId;
 use crate::event::CloudEvent;
 use crate::store::Error;
 
-/// Gives what waits for a sink the order that it would have if it were appended now, by the key that each event would be
-/// [`in_order_of`](CloudEvent::in_order_of); returns how much that changes. To be called before anything is delivered.
+/// Gives what waits for a sink, or may be queued again, the order that it would have if it were appended now, by the
+/// key that each event would be [`in_order_of`](CloudEvent::in_order_of); returns how much that changes. To be called
+/// before anything is delivered.
 pub fn reorder(connection: &Connection, sink: SinkId, key: impl Fn(&CloudEvent) -> String) -> Result<usize, Error> {
     let sql = "
         SELECT d.seq, d.subject, e.body FROM deliveries d JOIN events e ON e.seq = d.event
-        WHERE d.sink = ?1 AND d.state = 'pending'";
+        WHERE d.sink = ?1 AND d.state <> 'delivered'";
     let mut waiting = connection.prepare(sql)?;
     let mut rows = waiting.query([sink.0])?;
     let mut changed = Vec::new();

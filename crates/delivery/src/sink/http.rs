@@ -164,10 +164,22 @@ impl Http {
         let client =
             client.build().map_err(|error| misconfigured(&chain(&error), "check the TLS setup of this host"))?;
         let sink = Self { client, target, config, granted: Granted::default() };
-        // Only to learn that one can be made.
-        drop(sink.request(Method::HEAD)?);
-        drop(sink.signature("", &[])?);
+        match sink.credentials() {
+            // A file that is not there, or not right yet: what is queued waits for it.
+            Err(Error::Credentials { .. }) if sink.has_files() => {}
+            found => found?,
+        }
         Ok(sink)
+    }
+
+    /// Fails if the token or the signing secret cannot be used as it is at this moment.
+    pub fn credentials(&self) -> Result<(), Error> {
+        drop(self.request(Method::HEAD)?);
+        self.signature("", &[]).map(drop)
+    }
+
+    fn has_files(&self) -> bool {
+        [&self.config.token, &self.config.signing].into_iter().flatten().any(SecretSource::is_file)
     }
 
     /// A request with what every one carries, and the token as it is at this moment.
@@ -184,10 +196,9 @@ impl Http {
                 });
             }
             let value = HeaderValue::from_str(&format!("Bearer {}", token.expose_secret()));
-            let mut value = value.map_err(|_| Error::Misconfigured {
+            let mut value = value.map_err(|_| Error::Credentials {
                 target: target(),
-                detail: "its token has characters that a header cannot carry".to_owned(),
-                hint: "check the token for line breaks",
+                source: "the token has characters that a header cannot carry, such as line breaks".into(),
             })?;
             value.set_sensitive(true);
             headers.insert(header::AUTHORIZATION, value);
@@ -255,10 +266,9 @@ impl Http {
         // What is signed is what the receiver finds in the header.
         let id = percent_encode(id);
         let signature = signature::sign(secrets.expose_secret(), &id, timestamp, body);
-        let signature = signature.map_err(|error| Error::Misconfigured {
+        let signature = signature.map_err(|error| Error::Credentials {
             target: target(),
-            detail: format!("its signing secret: {error}"),
-            hint: "write the secret as the receiver has it",
+            source: format!("the signing secret is none: {error}").into(),
         })?;
         for (name, value) in [("id", &*id), ("timestamp", &timestamp.to_string()), ("signature", &signature)] {
             let name = HeaderName::try_from(format!("webhook-{name}"));

@@ -69,6 +69,10 @@ pub(super) struct Opened {
 }
 
 pub(super) fn open(path: &Path, modules: &[Module], damaged: Damaged) -> Result<Opened, Error> {
+    // Of a link that leads nowhere yet, the lock would stand beside the link, and later beside the file.
+    if fs::symlink_metadata(path).is_ok_and(|it| it.is_symlink()) && !path.exists() {
+        private().open(path).map_err(file("create", path))?;
+    }
     let path = &itself(path)?;
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
@@ -117,7 +121,8 @@ pub fn open_beside(path: &Path, modules: &[Module]) -> Result<Connection, Error>
 /// The file that a path leads to, over whatever links: the lock stands beside it. A device or a pipe is no store, and
 /// is not even opened; nor is a file with several names, which SQLite would give a log for each.
 fn itself(path: &Path) -> Result<PathBuf, Error> {
-    // Where it cannot be found out, opening says why. Absolute: SQLite takes some names, such as `:memory:`, for no file.
+    // Where it cannot be found out, opening says why. Absolute: SQLite takes some names, such as `:memory:`, for no
+    // file.
     let Ok(found) = fs::canonicalize(path) else { return Ok(absolute(path).unwrap_or_else(|_| path.to_owned())) };
     let about = fs::metadata(&found).map_err(file("look at", path))?;
     match about.nlink() {
@@ -156,8 +161,8 @@ fn open_writer(path: &Path, modules: &[Module]) -> Result<Connection, Error> {
     connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "foreign_keys", "ON")?;
-    // A log that grew during a burst is cut back at the next checkpoint, which comes after 16 MiB: what is written again
-    // and again until then is copied into the file once.
+    // A log that grew during a burst is cut back at the next checkpoint, which comes after 16 MiB: what is written
+    // again and again until then is copied into the file once.
     connection.query_row("PRAGMA journal_size_limit = 16777216", [], |_| Ok(()))?;
     connection.query_row("PRAGMA wal_autocheckpoint = 4096", [], |_| Ok(()))?;
     // What a savepoint keeps to take its rows back would be a file of its own, made and removed with each.
@@ -195,9 +200,9 @@ fn create_private(path: &Path) -> Result<(), Error> {
     created.set_permissions(fs::Permissions::from_mode(0o600)).map_err(file("restrict access to", path))
 }
 
-/// Reads whose the file is, and its versions, out of its first 100 bytes: without SQLite, which would create its log beside
-/// it, and before the lock is there. Where the header does not say that the file is ours, only what an earlier run left
-/// beside it does: the lock, or a log that is not folded into it yet.
+/// Reads whose the file is, and its versions, out of its first 100 bytes: without SQLite, which would create its log
+/// beside it, and before the lock is there. Where the header does not say that the file is ours, only what an earlier
+/// run left beside it does: the lock, or a log that is not folded into it yet.
 fn refuse_by_header(path: &Path) -> Result<(), Error> {
     let mut header = Vec::new();
     match File::open(path).and_then(|file| file.take(100).read_to_end(&mut header)) {
@@ -270,7 +275,8 @@ fn known(module: &Module) -> u32 {
     u32::try_from(module.migrations.len()).unwrap_or(u32::MAX)
 }
 
-/// Brings the file to the versions known here; of one that has them, not a byte is changed, since the volume may be full.
+/// Brings the file to the versions known here; of one that has them, not a byte is changed, since the volume may be
+/// full.
 fn migrate(connection: &mut Connection, modules: &[Module]) -> Result<(), Error> {
     if is_current(connection, modules)? {
         return Ok(());

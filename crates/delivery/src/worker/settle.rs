@@ -1,8 +1,8 @@
 //! What the outcomes of a window mean, and noting it.
 //!
-//! A refusal of credentials is provisional: it becomes a dead letter only when the event is refused again after the far
-//! side took another one that was sent later. Until then it waits, longer each time, without its attempts being
-//! counted.
+//! A refusal of credentials is provisional: it becomes a dead letter only when the event is refused time and again
+//! while the far side takes others that were sent later. Until then it waits, longer each time, without its attempts
+//! being counted.
 
 use std::mem::take;
 
@@ -20,6 +20,10 @@ use crate::outbox::{self, Claim, Mark};
 use crate::retry::Verdict;
 use crate::sink;
 use crate::store;
+
+/// So often in a row is an event refused, while others are taken, before it is called its own fault: with the usual
+/// pauses for some minutes, in which one replica of the far side may not know a new token yet.
+const PROOF: u32 = 8;
 
 /// An event that was refused for its credentials.
 #[derive(Default)]
@@ -69,8 +73,8 @@ impl Worker {
         self.tell();
     }
 
-    /// Notes what was decided so far in one transaction: at once, or when a store that failed is tried again. Told to stop,
-    /// it is tried once more.
+    /// Notes what was decided so far in one transaction: at once, or when a store that failed is tried again. Told to
+    /// stop, it is tried once more.
     pub(super) fn note(&mut self, token: &CancellationToken) -> BoxFuture<'static, Result<(), store::Error>> {
         let until = self.trouble.as_ref().map(|trouble| trouble.until);
         let (judged, pause, last) = (take(&mut self.unnoted), self.pausing.take(), token.is_cancelled());
@@ -144,9 +148,10 @@ impl Worker {
         self.again(claim, failure, reason, now)
     }
 
-    /// Whether an event of a later window was taken since it was refused, so that it is not the credentials.
+    /// Whether an event of a later window was taken since it was refused, often enough that it is not the credentials.
     fn is_refused_alone(&self, claim: &Claim) -> bool {
-        self.refusals.get(&claim.seq).is_some_and(|refusal| refusal.window < self.last_taken)
+        let refusal = self.refusals.get(&claim.seq);
+        refusal.is_some_and(|refusal| refusal.window < self.last_taken && refusal.times >= PROOF)
     }
 
     /// The far side works, whether or not it liked the event.
