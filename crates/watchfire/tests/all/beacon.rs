@@ -267,8 +267,8 @@ async fn objects_and_annotations_come_and_go() {
     beacon.stop().await;
 }
 
-/// S1, S10, S12, S15: nothing is told again, and what happened while nobody watched is told once, by a whole list: no version
-/// to go on from is kept.
+/// S1, S10, S12, S15: nothing is told again, and what happened while nobody watched is told once, by a whole list: no
+/// version to go on from is kept.
 #[tokio::test]
 async fn a_restart_tells_what_was_missed_and_nothing_else() {
     let Some(stage) = Stage::set("beacon::restart").await else { return };
@@ -283,6 +283,10 @@ async fn a_restart_tells_what_was_missed_and_nothing_else() {
     stage.create("comes", Some("x")).await;
 
     let beacon = stage.start().await;
+    let connection = open_beside(Path::new(&stage.ledger()), &[]).unwrap();
+    let sql = "SELECT count(*) FROM managed_objects WHERE detection_source = 'reconciliation' AND cluster_state = ?1";
+    let found = |state: &str| connection.query_row(sql, [state], |row| row.get::<_, u32>(0)).unwrap();
+    assert_eq!((found("exists"), found("deleted")), (1, 2), "before it is ready");
     eventually(DEADLINE, "what was missed is told", async || (stage.told().len() >= 6).then_some(())).await;
     stage.barrier().await;
     let mut missed = stage.told().split_off(3);
@@ -297,7 +301,7 @@ async fn a_restart_tells_what_was_missed_and_nothing_else() {
     beacon.stop().await;
 }
 
-/// S6, S8, S9, S22: with the endpoint away, everything about one name arrives in its order.
+/// S8, S9, S22: with the endpoint away, everything about one name arrives in its order.
 #[tokio::test]
 async fn what_happened_under_one_name_arrives_in_order_once_the_endpoint_is_back() {
     let Some(stage) = Stage::set("beacon::order").await else { return };
@@ -345,7 +349,8 @@ async fn a_permanent_failure_is_kept_and_the_deletion_is_told_all_the_same() {
     assert!(text(&refused.stderr).contains("it is another service's"), "{}", text(&refused.stderr));
 }
 
-/// S13, S14, S16: a watch that breaks is begun anew, and what was missed meanwhile is told; nothing is concluded from silence.
+/// S13, S16: a watch that breaks is begun anew, and what was missed meanwhile is told; nothing is concluded from
+/// silence.
 #[tokio::test]
 async fn a_watch_that_is_cut_off_loses_nothing_and_invents_nothing() {
     let Some(stage) = Stage::set("beacon::cut").await else { return };
@@ -380,7 +385,7 @@ async fn a_watch_that_is_cut_off_loses_nothing_and_invents_nothing() {
     beacon.stop().await;
 }
 
-/// S17, S19: a ledger that differs from the cluster is mended by the comparison, each difference once.
+/// S19: a ledger that differs from the cluster is mended by the comparison, each difference once.
 #[tokio::test]
 async fn a_comparison_finds_what_no_watch_told_of() {
     let Some(stage) = Stage::set("beacon::drift").await else { return };

@@ -22,7 +22,8 @@ async fn what_is_there_at_the_first_start_is_told_once_and_never_again() {
     for n in 0..120 {
         stage.create(&format!("n-{n}"), Some("1")).await;
     }
-    let beacon = stage.start().await;
+    let often = "reconciliation: {interval: 50ms}\n";
+    let beacon = stage.begin_over(&stage.account.kubeconfig(), often).await;
     eventually(DEADLINE, "all are told", async || (stage.told().len() == 120).then_some(())).await;
     eventually(DEADLINE, "all is noted", async || stage.verify().await.0.then_some(())).await;
     assert!(!beacon.process.out().contains("missed"), "nothing was missed before anybody watched");
@@ -98,8 +99,8 @@ async fn what_comes_and_goes_is_told_unless_nobody_ran() {
     beacon.stop().await;
 }
 
-/// S19, S20: two namespaces of a kind never touch each other's objects; what is not watched any more stays as it is, and
-/// goes on when it is watched again.
+/// S19, S20: two namespaces of a kind never touch each other's objects; what is not watched any more stays as it is,
+/// and goes on when it is watched again.
 #[tokio::test]
 async fn scopes_keep_to_themselves_whatever_the_configuration_becomes() {
     let Some(cluster) = cluster("beacon::scopes").await else { return };
@@ -178,7 +179,7 @@ async fn events_that_fail_for_ever_hold_up_nobody() {
     beacon.stop().await;
 }
 
-/// S26, S27: killed with a request on its way, it is sent once more, the same; told to stop, it is waited for.
+/// S27: killed with a request on its way, it is sent once more, the same; told to stop, it is waited for.
 #[tokio::test]
 async fn a_request_on_its_way_is_finished_or_sent_again_the_same() {
     let Some(stage) = Stage::set("beacon::in_flight").await else { return };
@@ -203,8 +204,43 @@ async fn a_request_on_its_way_is_finished_or_sent_again_the_same() {
     beacon.stop().await;
 }
 
-/// S34: what was given up is a dead letter, told once with all that it says, and has as many attempts again when somebody
-/// sends it again.
+/// S25, S26: what the endpoint took and nobody could note is remembered, and not sent again unless the process dies.
+#[tokio::test]
+async fn what_is_taken_and_cannot_be_noted_is_sent_again_only_after_a_kill() {
+    let Some(stage) = Stage::set("beacon::noted").await else { return };
+    let beacon = stage.start().await;
+    let somebody = open_beside(Path::new(&stage.ledger()), &[]).unwrap();
+    let slow = || Answer::status(200).after(Duration::from_secs(1));
+    stage.receiver.script([slow()]);
+    stage.create("a", Some("1")).await;
+    stage.receiver.wait_for(1).await;
+    somebody.execute_batch("BEGIN IMMEDIATE").unwrap();
+    beacon.process.line(&["the outbox cannot be used"]).await;
+    somebody.execute_batch("COMMIT").unwrap();
+    eventually(DEADLINE, "it is noted", async || stage.verify().await.0.then_some(())).await;
+    assert_eq!(stage.receiver.posts(), 1);
+
+    stage.receiver.script([slow()]);
+    stage.create("b", Some("1")).await;
+    stage.receiver.wait_for(2).await;
+    somebody.execute_batch("BEGIN IMMEDIATE").unwrap();
+    eventually(DEADLINE, "the answer came", async || {
+        let sent = beacon.series("event_notifications_sent_total{").await;
+        sent.iter().any(|line| line.contains("success") && line.ends_with(" 2")).then_some(())
+    })
+    .await;
+    beacon.kill().await;
+    somebody.execute_batch("COMMIT").unwrap();
+    let beacon = stage.start().await;
+    let requests = stage.receiver.wait_for(3).await;
+    assert_eq!(requests[1].body, requests[2].body);
+    eventually(DEADLINE, "it is noted", async || stage.verify().await.0.then_some(())).await;
+    assert_eq!(stage.receiver.posts(), 3);
+    beacon.stop().await;
+}
+
+/// S34: what was given up is a dead letter, told once with all that it says, and has as many attempts again when
+/// somebody sends it again.
 #[tokio::test]
 async fn an_event_that_is_given_up_can_be_sent_again() {
     let Some(stage) = Stage::set("beacon::given_up").await else { return };

@@ -110,7 +110,6 @@ async fn every_status_means_what_it_says() {
 async fn a_token_that_was_rotated_burns_nothing() {
     let Some(stage) = Stage::set("beacon::token").await else { return };
     let file = stage.folder.path().join("token");
-    std::fs::write(&file, "old").unwrap();
     stage.receiver.choose(|request| match request.header("authorization") {
         "Bearer new" => Some(Answer::status(200)),
         _ => Some(Answer::status(401)),
@@ -123,10 +122,15 @@ async fn a_token_that_was_rotated_burns_nothing() {
     let mut command = stage.command(&stage.account.kubeconfig(), &config);
     command.args(["--health-bind-address=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0"]);
     let beacon = Beacon::started(Process::start(command)).await;
+    beacon.readiness(200).await;
+    stage.create("early", Some("1")).await;
+    stage.create("soon", Some("1")).await;
+    beacon.process.line(&["sink is down", "read the credentials", "check that the file is there"]).await;
+    std::fs::write(&file, "old").unwrap();
     for n in 0..20 {
         stage.create(&format!("n-{n}"), Some("1")).await;
     }
-    beacon.process.line(&["sink is down", "check the token"]).await;
+    stage.receiver.wait_for(1).await;
     let before = stage.receiver.posts();
     std::fs::write(&file, "new").unwrap();
     eventually(DEADLINE, "all are taken", async || stage.verify().await.0.then_some(())).await;

@@ -1,7 +1,7 @@
 //! Seeded rounds of faults: what is announced is what happened, in order, whatever fails meanwhile.
 //!
-//! `WATCHFIRE_FAULT_SEED` and `WATCHFIRE_FAULT_ROUNDS` say which rounds; a few run each time. A seed plans the same round
-//! again; how processes interleave it cannot give.
+//! `WATCHFIRE_FAULT_SEED` and `WATCHFIRE_FAULT_ROUNDS` say which rounds; a few run each time. A seed plans the same
+//! round again; how processes interleave it cannot give.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -136,8 +136,14 @@ impl Endpoint {
         receiver.choose(move |request| {
             let mut answers = answers.lock().unwrap();
             if answers.random_ratio(share.load(Ordering::Relaxed), 100) {
-                let status = [500, 502, 503, 429, 408][answers.random_range(0..5)];
-                return Some(if answers.random_bool(0.05) { Answer::hang() } else { Answer::status(status) });
+                let status = Answer::status([500, 502, 503, 504, 429, 408, 425, 401, 403][answers.random_range(0..9)]);
+                return Some(match answers.random_range(0..40) {
+                    0 => Answer::hang(),
+                    1 => status.after(Duration::from_millis(300)),
+                    2 => status.body("x".repeat(1 << 20)).times(50),
+                    3 => status.header("retry-after", "1"),
+                    _ => status,
+                });
             }
             let event: Value = serde_json::from_slice(&request.body).unwrap();
             *times.lock().unwrap().entry(event["id"].as_str().unwrap().to_owned()).or_default() += 1;
@@ -317,6 +323,40 @@ async fn what_is_told_is_what_happened_whatever_becomes_of_the_api_server() {
         let stage = Stage::on(&plane.cluster().clone(), rights).await;
         println!("{}", round(stage, seed, Some(&mut plane)).await);
     }
+}
+
+/// S6, S14: where the API server has forgotten from where a watch would go on, a list tells what came, what is gone,
+/// and what took a name over.
+#[tokio::test]
+async fn what_the_api_server_has_forgotten_is_told_by_a_list() {
+    let Some(mut plane) = control_plane("beacon::forgets").await else { return };
+    let rights = vec![rule("", &["configmaps"], &["get", "list", "watch"])];
+    let stage = Stage::on(&plane.cluster().clone(), rights).await;
+    let proxy = Proxy::start(stage.namespace.cluster().address()).await;
+    let beacon = stage.begin_over(&stage.account.kubeconfig_over(proxy.address()), "").await;
+    beacon.readiness(200).await;
+    stage.create("goes", Some("1")).await;
+    stage.create("stays", Some("1")).await;
+    eventually(DEADLINE, "two are told", async || (stage.told().len() == 2).then_some(())).await;
+    proxy.set(Mode::Refuse).await;
+    proxy.cut();
+    for name in ["goes", "stays"] {
+        stage.delete(name).await;
+    }
+    stage.create("stays", Some("2")).await;
+    stage.create("comes", Some("1")).await;
+    plane.forget_history().await;
+    proxy.set(Mode::Pass).await;
+    eventually(DEADLINE, "six are told", async || (stage.told().len() >= 6).then_some(())).await;
+    stage.barrier().await;
+    let told = stage.told();
+    let of = |name: &str| told.iter().filter(|it| it.contains(name)).map(String::as_str).collect::<Vec<_>>();
+    assert_eq!(of(" goes="), ["created goes=1", "deleted goes=1"]);
+    assert_eq!(of(" stays="), ["created stays=1", "deleted stays=1", "created stays=2"]);
+    assert_eq!((of(" comes="), told.len()), (vec!["created comes=1"], 7));
+    let anew = beacon.series("event_reconnects_total{").await;
+    assert!(anew.iter().any(|line| line.contains("relist") && !line.ends_with(" 0")), "{anew:?}");
+    beacon.stop().await;
 }
 
 #[test]

@@ -132,7 +132,8 @@ async fn one_ledger_has_one_service() {
     first.stop().await;
 }
 
-/// S29: while the volume is fuller than it may be, nothing is taken in and nothing is lost; what was taken in is delivered.
+/// S29: while the volume is fuller than it may be, nothing is taken in and nothing is lost; what was taken in is
+/// delivered.
 #[tokio::test]
 async fn a_full_volume_closes_the_intake_and_the_cluster_keeps_what_it_has_to_say() {
     let Some(stage) = Stage::set("beacon::full").await else { return };
@@ -197,7 +198,7 @@ async fn values_at_their_limits_arrive_whole() {
     beacon.stop().await;
 }
 
-/// S25, S36, S37: answers that are odd, or far away, cost a retry and nothing else.
+/// S36, S37: answers that are odd, or far away, cost a retry and nothing else.
 #[tokio::test]
 async fn an_endpoint_that_answers_oddly_gets_each_event_once_it_takes_it() {
     let Some(stage) = Stage::set("beacon::answers").await else { return };
