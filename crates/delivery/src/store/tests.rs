@@ -307,6 +307,11 @@ async fn what_is_no_file_is_not_even_opened_and_a_link_leads_to_the_store_that_i
     fs::rename(folder.path().join("link"), &path).unwrap();
     let _store = open_in(&linked).unwrap();
     assert!(matches!(open_in(&folder), Err(Error::Locked(_))));
+
+    let (link, file) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    std::os::unix::fs::symlink(file.path().join("new.db"), link.path().join("store.db")).unwrap();
+    let _first = open_in(&link).unwrap();
+    assert!(matches!(open_in(&link), Err(Error::Locked(_))), "also where it leads nowhere yet");
 }
 
 #[tokio::test]

@@ -322,6 +322,8 @@ async fn what_is_told_is_what_happened_whatever_becomes_of_the_api_server() {
         let rights = vec![rule("", &["configmaps"], &["get", "list", "watch"])];
         let stage = Stage::on(&plane.cluster().clone(), rights).await;
         println!("{}", round(stage, seed, Some(&mut plane)).await);
+        // It waits longer each time that the API server was away, and the next round's namespace waits for it.
+        plane.restart(Component::ControllerManager).await;
     }
 }
 
