@@ -35,7 +35,7 @@ const QUEUE: usize = 1_024;
 
 /// What to do about a damaged file.
 const DAMAGED: &str =
-    "put a copy of it back that is whole; or move it aside, and everything is begun anew, and told again";
+    "put a copy of it back that is whole; or move it and its .lock aside, and everything is begun anew, and told again";
 
 /// Why the store did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -112,6 +112,12 @@ pub enum Error {
         #[source]
         source: rusqlite::Error,
     },
+    /// There was a store, and what it knew cannot be made up.
+    #[error("open the store {}: it was here, and is missing or empty now", .0.display())]
+    Emptied(PathBuf),
+    /// Whoever opens the store now takes it to be free.
+    #[error("use the store {}: its lock file was removed", .0.display())]
+    Unlocked(PathBuf),
     /// Another service made the file for itself.
     #[error("open the store {}: it is another service's", .0.display())]
     OfAnother(PathBuf),
@@ -143,6 +149,12 @@ impl Error {
             Self::Foreign(_) => "choose another path for the store",
             Self::Linked { .. } => "remove the other names; a copy is a store of its own, a second name is not",
             Self::Damaged { .. } => DAMAGED,
+            Self::Emptied(_) => {
+                "put a copy of it back, or mount its volume; to begin anew, remove the file that ends in .lock, too"
+            }
+            Self::Unlocked(_) => {
+                "stop whatever else has opened the store since, and restart the service; the file that ends in .lock stays"
+            }
             Self::OfAnother(_) => "give each service a file of its own",
             Self::Missing(_) => {
                 "check the path; it is the one that the service has, by BROKER_HTTP_STORE or storage.dbPath"
@@ -169,7 +181,7 @@ impl Error {
             (Self::Full { .. }, _) | (_, Some(ErrorCode::DiskFull)) => "full",
             (_, Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)) => "busy",
             (_, Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)) => "corrupt",
-            (Self::Gone(_), _)
+            (Self::Gone(_) | Self::Unlocked(_), _)
             | (_, Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen | ErrorCode::ReadOnly)) => "io",
             _ => "other",
         }
@@ -190,6 +202,8 @@ struct Shared {
     folder: PathBuf,
     /// Device and number of the file that is open.
     identity: (u64, u64),
+    /// The lock, and the same of it.
+    lock: (PathBuf, (u64, u64)),
     floor: u64,
     metrics: StoreMetrics,
 }
@@ -206,6 +220,7 @@ impl Store {
             path: path.to_owned(),
             folder: file.folder,
             identity: file.identity,
+            lock: file.lock_identity,
             floor: options.floor,
             metrics: options.metrics,
         });
@@ -310,6 +325,10 @@ impl Shared {
     fn admit(&self) -> Result<(), Error> {
         if !identity(&self.path).is_ok_and(|found| found == self.identity) {
             return Err(Error::Gone(self.path.clone()));
+        }
+        let (lock, ours) = &self.lock;
+        if !identity(lock).is_ok_and(|found| found == *ours) {
+            return Err(Error::Unlocked(self.path.clone()));
         }
         // A volume that cannot say how full it is takes everything; SQLite will say so if it is.
         let Ok(volume) = rustix::fs::statvfs(&self.folder) else { return Ok(()) };

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf, absolute};
 use std::time::Duration;
@@ -50,7 +50,8 @@ pub enum Damaged {
     /// It is moved aside, which is told, and the store begins empty.
     #[default]
     MoveAside,
-    /// The store is not opened: an empty one would be taken for what is known.
+    /// The store is not opened: an empty one would be taken for what is known. Nor does it begin empty where one was
+    /// before, or in a folder that is not there, such as that of a volume that is not mounted.
     Refuse,
 }
 
@@ -64,6 +65,7 @@ pub(super) struct Opened {
     pub(super) writer: Connection,
     pub(super) reader: Connection,
     pub(super) lock: File,
+    pub(super) lock_identity: (PathBuf, (u64, u64)),
     pub(super) folder: PathBuf,
     pub(super) identity: (u64, u64),
 }
@@ -78,9 +80,15 @@ pub(super) fn open(path: &Path, modules: &[Module], damaged: Damaged) -> Result<
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
         _ => PathBuf::from("."),
     };
-    fs::create_dir_all(&folder).map_err(file("create folder", &folder))?;
+    if damaged == Damaged::MoveAside {
+        fs::create_dir_all(&folder).map_err(file("create folder", &folder))?;
+    }
     refuse_by_header(path)?;
     let lock = lock(path)?;
+    let was_here = lock.metadata().is_ok_and(|lock| lock.len() > 0);
+    if damaged == Damaged::Refuse && was_here && fs::metadata(path).map_or(0, |it| it.len()) == 0 {
+        return Err(Error::Emptied(path.clone()));
+    }
     let mut writer = match open_writer(path, modules) {
         Err(Error::Sqlite(source)) if is_damage(&source) && damaged == Damaged::Refuse => {
             return Err(Error::Damaged { path: path.clone(), source });
@@ -98,8 +106,14 @@ pub(super) fn open(path: &Path, modules: &[Module], damaged: Damaged) -> Result<
     refuse_others(&writer, path, modules)?;
     migrate(&mut writer, modules)?;
     let reader = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+    if !was_here {
+        // Where the volume is full, the next start says it.
+        (&lock).write_all(b"in use\n").ok();
+    }
+    let of_lock = beside(path, ".lock");
+    let lock_identity = identity(&of_lock).map_err(file("look at", &of_lock))?;
     let identity = identity(path).map_err(file("look at", path))?;
-    Ok(Opened { writer, reader, lock, folder, identity })
+    Ok(Opened { writer, reader, lock, lock_identity: (of_lock, lock_identity), folder, identity })
 }
 
 /// Opens the store for a command-line tool, which works beside the service: no lock, nothing created or changed.

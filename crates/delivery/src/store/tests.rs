@@ -426,3 +426,32 @@ async fn a_large_unused_part_is_given_back() {
     let pages: i64 = store.write(|tx| Ok(tx.pragma_query_value(None, "page_count", |row| row.get(0))?)).await.unwrap();
     assert!(pages < 20, "{pages} pages left");
 }
+
+#[tokio::test]
+async fn a_store_that_must_not_begin_empty_says_that_it_was_there() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("store.db");
+    let open = || Store::open(&path, &[NOTES], Options { damaged: Damaged::Refuse, ..Options::default() });
+    open().unwrap().close().await;
+    fs::write(&path, "").unwrap();
+    assert!(matches!(open(), Err(Error::Emptied(_))));
+    fs::remove_file(&path).unwrap();
+    assert!(matches!(open(), Err(Error::Emptied(_))));
+    fs::remove_file(folder.path().join("store.db.lock")).unwrap();
+    open().unwrap().close().await;
+    let nowhere = folder.path().join("not-mounted/store.db");
+    let opened = Store::open(&nowhere, &[NOTES], Options { damaged: Damaged::Refuse, ..Options::default() });
+    assert!(matches!(opened, Err(Error::File { .. })) && !folder.path().join("not-mounted").exists());
+}
+
+#[tokio::test]
+async fn a_store_without_its_lock_takes_nothing_in() {
+    let folder = TempDir::new().unwrap();
+    let store = open_in(&folder).unwrap();
+    store.check().await.unwrap();
+    fs::remove_file(folder.path().join("store.db.lock")).unwrap();
+    assert!(matches!(store.check().await, Err(Error::Unlocked(_))));
+    let _second = open_in(&folder).unwrap();
+    assert!(matches!(store.check().await, Err(Error::Unlocked(_))), "the lock is another's");
+    assert!(matches!(store.write(|tx| tx.admit().map(|()| 1)).await, Err(Error::Unlocked(_))));
+}
