@@ -11,16 +11,16 @@ use kube::api::Api;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 use watchfire_delivery::store::{self, Store};
+use watchfire_runtime::clock;
 use watchfire_runtime::health::Dependency;
-use watchfire_runtime::{chain, clock};
 
 use crate::config::Reconciliation;
 use crate::episode::{Object, Rule};
-use crate::ledger::{self, ScopeId};
+use crate::ledger::{self, Name, ScopeId};
 use crate::metrics::Metrics;
-use crate::objects::{Metadata, each};
+use crate::objects::{Metadata, each, told};
 use crate::watch::Question;
 
 /// The comparison of one scope.
@@ -36,9 +36,6 @@ pub(crate) struct Comparison {
     /// Whether the two can be compared.
     pub(crate) state: Dependency,
 }
-
-/// A namespace and a name.
-type Name = (String, String);
 
 /// An object of which the two differ.
 #[derive(PartialEq, Eq)]
@@ -75,13 +72,15 @@ impl Comparison {
             let objects = match compared {
                 None => return,
                 Some(Ok(Ok(objects))) => Ok(objects),
-                Some(Ok(Err(error))) => Err(chain(&error)),
+                Some(Ok(Err(error))) => Err(told(&error)),
                 Some(Err(_)) => Err(format!("no answer within {patience:?}")),
             };
             self.metrics.compared(&self.kind, objects.as_ref().ok().copied(), begun.elapsed());
             match objects {
                 Ok(_) => {
-                    failures = 0;
+                    if std::mem::take(&mut failures) > 0 {
+                        info!(scope = self.name, "cluster and ledger are compared again");
+                    }
                     self.state.up();
                 }
                 Err(error) => {
@@ -91,7 +90,11 @@ impl Comparison {
                         self.state
                             .down(format!("cluster and ledger were not compared {failures} times in a row: {error}"));
                     }
-                    warn!(scope = self.name, error, "cluster and ledger are not compared, doing so again later");
+                    if failures == 1 {
+                        warn!(scope = self.name, error, "cluster and ledger are not compared, doing so again later");
+                    } else {
+                        debug!(scope = self.name, error, "cluster and ledger are still not compared");
+                    }
                 }
             }
         }

@@ -35,6 +35,9 @@ pub struct ScopeKey {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScopeId(i64);
 
+/// A namespace and a name.
+pub type Name = (String, String);
+
 /// What the ledger needs to make an event of what it notes.
 #[derive(Debug, Clone)]
 pub struct Book {
@@ -123,7 +126,7 @@ pub fn reconciled(connection: &Connection, scope: ScopeId, at: Timestamp) -> Res
 }
 
 /// The episodes of a scope that are going on, by namespace and name, with the UIDs of their objects.
-pub fn open_uids(connection: &Connection, scope: ScopeId) -> Result<HashMap<(String, String), String>, Error> {
+pub fn open_uids(connection: &Connection, scope: ScopeId) -> Result<HashMap<Name, String>, Error> {
     let sql = "SELECT namespace, name, uid FROM episodes WHERE scope = ?1 AND state = 'exists'";
     let mut statement = connection.prepare_cached(sql)?;
     let found = statement.query_map([scope.0], |row| Ok(((row.get(0)?, row.get(1)?), row.get(2)?)))?;
@@ -159,9 +162,9 @@ fn snapshot(row: &Row<'_>) -> rusqlite::Result<Snapshot> {
 }
 
 impl Book {
-    /// Notes one step, with the event that tells of it. Returns whether it changed anything: what is noted already is
-    /// not noted again.
-    pub fn note(&self, tx: &Tx<'_>, step: &Step, now: Timestamp) -> Result<bool, Error> {
+    /// Notes one step, with the event that tells of it. Returns namespace and name of the object, if that changed
+    /// anything: what is noted already is not noted again.
+    pub fn note(&self, tx: &Tx<'_>, step: &Step, now: Timestamp) -> Result<Option<Name>, Error> {
         match step {
             Step::Begin(snapshot, source) => self.begin(tx, snapshot, *source, now),
             Step::Change(snapshot) => change(tx, self.id, snapshot),
@@ -169,7 +172,7 @@ impl Book {
         }
     }
 
-    fn begin(&self, tx: &Tx<'_>, snapshot: &Snapshot, source: Source, now: Timestamp) -> Result<bool, Error> {
+    fn begin(&self, tx: &Tx<'_>, snapshot: &Snapshot, source: Source, now: Timestamp) -> Result<Option<Name>, Error> {
         let sql = "
             INSERT INTO episodes (id, scope, uid, episode, namespace, name, annotation_value, state, detection_source,
                 created_at, labels, annotations, resource_version)
@@ -196,13 +199,13 @@ impl Book {
         ];
         if tx.prepare_cached(sql)?.execute(parameters)? == 0 {
             change(tx, self.id, snapshot)?;
-            return Ok(false);
+            return Ok(None);
         }
         self.append(tx, What::Created, &id, snapshot, now)?;
-        Ok(true)
+        Ok(Some((namespace.clone(), name.clone())))
     }
 
-    fn end(&self, tx: &Tx<'_>, uid: &str, source: Source, now: Timestamp) -> Result<bool, Error> {
+    fn end(&self, tx: &Tx<'_>, uid: &str, source: Source, now: Timestamp) -> Result<Option<Name>, Error> {
         // Where the cluster was asked, it stands in the ledger how it was found out that the object is gone.
         let sql = "
             UPDATE episodes SET state = 'deleted', deleted_at = ?3,
@@ -215,9 +218,9 @@ impl Book {
                 Ok((snapshot(row)?, row.get::<_, String>(7)?))
             })
             .optional()?;
-        let Some((snapshot, id)) = ended else { return Ok(false) };
+        let Some((snapshot, id)) = ended else { return Ok(None) };
         self.append(tx, What::Deleted, &id, &snapshot, now)?;
-        Ok(true)
+        Ok(Some((snapshot.namespace, snapshot.name)))
     }
 
     fn append(&self, tx: &Tx<'_>, what: What, id: &str, snapshot: &Snapshot, now: Timestamp) -> Result<(), Error> {
@@ -237,13 +240,14 @@ impl Book {
     }
 }
 
-fn change(connection: &Connection, scope: ScopeId, snapshot: &Snapshot) -> Result<bool, Error> {
+fn change(connection: &Connection, scope: ScopeId, snapshot: &Snapshot) -> Result<Option<Name>, Error> {
     let sql = "
         UPDATE episodes SET annotation_value = ?3, labels = ?4, annotations = ?5, resource_version = ?6
         WHERE scope = ?1 AND uid = ?2 AND state = 'exists'";
-    let Snapshot { uid, value, labels, annotations, resource_version, .. } = snapshot;
+    let Snapshot { namespace, name, uid, value, labels, annotations, resource_version } = snapshot;
     let parameters = (scope.0, uid, value, json(labels), json(annotations), resource_version);
-    Ok(connection.prepare_cached(sql)?.execute(parameters)? > 0)
+    let changed = connection.prepare_cached(sql)?.execute(parameters)? > 0;
+    Ok(changed.then(|| (namespace.clone(), name.clone())))
 }
 
 fn json(map: &BTreeMap<String, String>) -> String {

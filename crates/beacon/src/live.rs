@@ -10,7 +10,7 @@ use watchfire_delivery::sink::http::Http;
 use watchfire_runtime::chain;
 
 use crate::config::{BeaconConfig, Entry};
-use crate::objects::{discover, objects};
+use crate::objects::{discover, objects, told};
 use crate::watch::PATIENCE;
 
 /// Who was asked, and what came of it.
@@ -32,9 +32,9 @@ pub async fn ask(config: BeaconConfig, client: &Client) -> Vec<Answer> {
 }
 
 async fn scope(entry: &Entry, namespace: Option<&str>, client: &Client) -> Result<String, String> {
-    let resource = discover(client, entry, namespace).await.map_err(|error| chain(&error))?;
+    let resource = discover(client, entry, namespace).await.map_err(|error| told(&error))?;
     let api = objects(client, namespace, &resource);
-    api.list(&ListParams::default().limit(1)).await.map_err(|error| chain(&error))?;
+    api.list(&ListParams::default().limit(1)).await.map_err(|error| told(&error))?;
     for verb in ["watch", "get"] {
         let wanted = ResourceAttributes {
             group: Some(resource.group.clone()),
@@ -47,7 +47,7 @@ async fn scope(entry: &Entry, namespace: Option<&str>, client: &Client) -> Resul
             SelfSubjectAccessReviewSpec { resource_attributes: Some(wanted), ..SelfSubjectAccessReviewSpec::default() };
         let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
         let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
-        let answer = reviews.create(&PostParams::default(), &review).await.map_err(|error| chain(&error))?;
+        let answer = reviews.create(&PostParams::default(), &review).await.map_err(|error| told(&error))?;
         if !answer.status.is_some_and(|status| status.allowed) {
             let plural = &resource.plural;
             return Err(format!("may list {plural}, and not {verb} them; `watchfire beacon role` prints the rights"));
@@ -65,9 +65,9 @@ async fn scope(entry: &Entry, namespace: Option<&str>, client: &Client) -> Resul
 }
 
 async fn endpoint(config: BeaconConfig) -> Result<String, String> {
-    let told = |error: watchfire_delivery::sink::Error| format!("{}; {}", chain(&error), error.hint());
+    let failed = |error: watchfire_delivery::sink::Error| format!("{}; {}", chain(&error), error.hint());
     let target = watchfire_runtime::redact::host(&config.endpoint.url);
-    let sink = Http::new(config.endpoint).map_err(told)?;
-    sink.check().await.map_err(told)?;
+    let sink = Http::new(config.endpoint).map_err(failed)?;
+    sink.check().await.map_err(failed)?;
     Ok(format!("{target} answers; no event was sent"))
 }

@@ -1,6 +1,7 @@
 //! What the cluster is asked for: what a kind is called, and the metadata of its objects.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams, PartialObjectMeta};
@@ -8,6 +9,7 @@ use kube::core::{GroupVersion, GroupVersionKind, ObjectMeta, Status};
 use kube::discovery::{Scope as Reach, pinned_group, pinned_kind};
 use kube::error::DiscoveryError;
 use kube::runtime::watcher::Event;
+use watchfire_runtime::chain;
 use watchfire_runtime::config::nearest;
 
 use crate::config::Entry;
@@ -100,6 +102,29 @@ pub(crate) async fn each(api: &Api<Metadata>, mut work: impl FnMut(Object)) -> R
             Some(next) => page = page.continue_token(&next),
             None => return Ok(()),
         }
+    }
+}
+
+/// What the cluster said, in its own words, and what to do about it.
+pub(crate) fn told(error: &(dyn Error + 'static)) -> String {
+    match status(error) {
+        Some(status) if status.code == 403 => {
+            format!("{}; `watchfire beacon role` prints the rights that are needed", status.message)
+        }
+        // Of an object, or of a path, of which the server does not say more.
+        Some(status) if status.code == 404 && status.details.is_none() => {
+            "the cluster does not serve the kind (any more)".to_owned()
+        }
+        Some(status) => format!("{} (status {})", status.message.trim(), status.code),
+        None => chain(error),
+    }
+}
+
+/// What the API server answered, where that is the cause.
+fn status<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Status> {
+    match error.downcast_ref::<kube::Error>() {
+        Some(kube::Error::Api(found)) => Some(found),
+        _ => error.source().and_then(status),
     }
 }
 

@@ -152,27 +152,24 @@ impl Monitor {
                     }
                 }
             }
-            match self.store.check().await {
+            let now = clock::now();
+            let over = self.keep.map(|keep| now.checked_sub(keep).unwrap_or(Timestamp::MIN));
+            let counts = self.store.read(move |connection| count(connection, over)).await;
+            let counted = counts.map(|counts| self.count(counts, now));
+            match self.store.check().await.and(counted) {
                 Ok(()) => {
                     if std::mem::take(&mut unusable) {
+                        info!("the ledger can be used again");
                         self.of_ledger.up();
                     }
                 }
                 Err(error) => {
+                    well = false;
                     let (reason, hint) = (chain(&error), error.hint());
                     self.of_ledger.down(format!("{reason}; {hint}"));
                     if !std::mem::replace(&mut unusable, true) {
                         error!(error = reason, hint, "the ledger cannot be used");
                     }
-                }
-            }
-            let now = clock::now();
-            let before = self.keep.map(|keep| now.checked_sub(keep).unwrap_or(Timestamp::MIN));
-            match self.store.read(move |connection| count(connection, before)).await {
-                Ok(counts) => self.count(counts, now),
-                Err(error) => {
-                    well = false;
-                    warn!(error = chain(&error), "the ledger's rows are not counted");
                 }
             }
             self.metrics.monitored(well);

@@ -9,12 +9,11 @@ use serde::Serialize;
 use tokio::time::sleep;
 use watchfire_delivery::outbox;
 use watchfire_delivery::store::{self, open_beside};
-use watchfire_runtime::chain;
 
 use crate::config::{BeaconConfig, Entry};
 use crate::episode::{Object, Rule};
 use crate::ledger::{self, ScopeKey};
-use crate::objects::{Unwatchable, discover, each, objects};
+use crate::objects::{Unwatchable, discover, each, objects, told};
 use crate::service::SINK;
 
 /// What differs twice, so long apart, differs.
@@ -156,5 +155,5 @@ fn differ(connection: &Connection, key: &ScopeKey, mut objects: Objects) -> Resu
 }
 
 fn unanswered(entry: &Entry, namespace: Option<&str>, error: &Error) -> String {
-    format!("{} {}: {}", entry.name(), namespace.unwrap_or_default(), chain(error))
+    format!("{} {}: {}", entry.name(), namespace.unwrap_or_default(), told(error))
 }

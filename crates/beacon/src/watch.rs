@@ -26,11 +26,11 @@ use watchfire_runtime::{chain, clock};
 
 use crate::config::{Entry, Reconciliation};
 use crate::drift::Comparison;
-use crate::episode::{Allowed, Heard, Known, Lists, Object, Rule, Source, Step};
-use crate::ledger::{self, Book, ScopeKey};
+use crate::episode::{Allowed, Heard, Known, Lists, Object, Rule, Snapshot, Source, Step};
+use crate::ledger::{self, Book, Name, ScopeKey};
 use crate::metrics::Metrics;
 use crate::notice::{Envelope, Order};
-use crate::objects::{Metadata, PAGE, discover, is_about, light, object, objects};
+use crate::objects::{Metadata, PAGE, discover, is_about, light, object, objects, told};
 
 /// What a watch has brought is noted together, up to so many at a time.
 const CHUNK: usize = 256;
@@ -199,18 +199,18 @@ impl Watch {
 
     /// Asks what the kind is called; one that the cluster does not serve yet is waited for.
     async fn discover(&self) -> ApiResource {
-        let (mut told, mut attempt) = (String::new(), 0);
+        let (mut last, mut attempt) = (String::new(), 0);
         loop {
             let asking = discover(&self.common.client, &self.entry, self.namespace.as_deref());
             let error = match self.heartbeat.during(asking).await {
                 Ok(found) => return found,
-                Err(error) => chain(&error),
+                Err(error) => told(&error),
             };
             let (kind, api_version) = (&self.entry.kind, self.entry.api_version());
             self.state.down(format!("{kind} of {api_version}: {error}"));
-            if error != told {
+            if error != last {
                 warn!(kind, api_version, error, "the kind cannot be watched, asking again");
-                told = error;
+                last = error;
             }
             sleep(AGAIN.delay(attempt, rand::random(), None)).await;
             attempt += 1;
@@ -330,7 +330,7 @@ impl Scope<'_> {
 
     /// Says that the cluster does not answer: to readiness always, to the log once.
     fn fails(&self, error: &watcher::Error, errors: u32) {
-        let error = chain(error);
+        let error = told(error);
         self.connected(false);
         self.state.down(format!("{error}; nothing is concluded from it, asking again"));
         if errors > 0 {
@@ -379,7 +379,7 @@ impl Scope<'_> {
             Ok(Err(kube::Error::Api(status))) if is_about(&status, name) => None,
             // The next comparison asks again.
             Ok(Err(error)) => {
-                warn!(scope = %self.name(), namespace, name, error = chain(&error), "an object cannot be asked for");
+                warn!(scope = %self.name(), namespace, name, error = told(&error), "an object cannot be asked for");
                 return Vec::new();
             }
             Err(_) => {
@@ -420,9 +420,9 @@ impl Scope<'_> {
                 .write(move |tx| steps.iter().map(|step| book.note(tx, step, now)).collect::<Result<Vec<_>, _>>())
                 .await?;
             for (step, news) in chunk.iter().zip(noted) {
-                if news {
+                if let Some(name) = news {
                     self.common.metrics.noted(&self.book.key.kind, &self.book.key.namespace, step);
-                    self.tell(step);
+                    self.tell(step, &name);
                 }
             }
             rest = after;
@@ -430,32 +430,26 @@ impl Scope<'_> {
         Ok(())
     }
 
-    fn tell(&self, step: &Step) {
+    fn tell(&self, step: &Step, (namespace, name): &Name) {
         let scope = self.name();
         match step {
-            Step::Begin(it, Source::Watch) => {
-                info!(scope, namespace = it.namespace, name = it.name, uid = it.uid, "object appeared");
+            Step::Begin(Snapshot { uid, .. }, Source::Watch) => info!(scope, namespace, name, uid, "object appeared"),
+            Step::Begin(Snapshot { uid, .. }, Source::Mutation) => warn!(
+                scope,
+                namespace, name, uid, "annotation added to an object, the event has the time at which that was seen"
+            ),
+            Step::Begin(Snapshot { uid, .. }, Source::Reconciliation) => {
+                warn!(scope, namespace, name, uid, "missed creation: an object was not in the ledger");
             }
-            Step::Begin(it, Source::Mutation) => warn!(
-                scope,
-                namespace = it.namespace,
-                name = it.name,
-                uid = it.uid,
-                "annotation added to an object, the event has the time at which that was seen"
-            ),
-            Step::Begin(it, Source::Reconciliation) => warn!(
-                scope,
-                namespace = it.namespace,
-                name = it.name,
-                uid = it.uid,
-                "missed creation: an object was not in the ledger"
-            ),
             Step::Change(_) => {}
-            Step::End(uid, Source::Watch) => info!(scope, uid, "object is gone"),
-            Step::End(uid, Source::Mutation) => warn!(scope, uid, "annotation removed from an object"),
-            Step::End(uid, Source::Reconciliation) => {
-                warn!(scope, uid, "missed deletion: an object of the ledger is no more, or without the annotation");
+            Step::End(uid, Source::Watch) => info!(scope, namespace, name, uid, "object is gone"),
+            Step::End(uid, Source::Mutation) => {
+                warn!(scope, namespace, name, uid, "annotation removed from an object");
             }
+            Step::End(uid, Source::Reconciliation) => warn!(
+                scope,
+                namespace, name, uid, "missed deletion: an object of the ledger is no more, or without the annotation"
+            ),
         }
     }
 }

@@ -37,7 +37,7 @@ fn pod(uid: &str, value: &str) -> Snapshot {
 impl Scene {
     async fn note(&self, step: Step) -> bool {
         let book = self.book.clone();
-        self.store.write(move |tx| book.note(tx, &step, Timestamp::UNIX_EPOCH)).await.unwrap()
+        self.store.write(move |tx| book.note(tx, &step, Timestamp::UNIX_EPOCH)).await.unwrap().is_some()
     }
 
     /// The events in the outbox, in order, as `type value`.

@@ -129,7 +129,15 @@ async fn one_ledger_has_one_service() {
     let status = second.ended().await;
     let said = second.err();
     assert!(!status.success() && said.contains("another service has it open"), "{said}");
+    std::fs::remove_file(stage.ledger() + ".lock").unwrap();
+    stage.create("a", Some("1")).await;
+    let unready = first.readiness(503).await;
+    assert!(unready.contains("its lock file was removed") && unready.contains("restart the service"), "{unready}");
+    assert!(stage.told().is_empty(), "another may tell it");
     first.stop().await;
+    let again = stage.start().await;
+    stage.tells(&["created a=1"]).await;
+    again.stop().await;
 }
 
 /// S29: while the volume is fuller than it may be, nothing is taken in and nothing is lost; what was taken in is
