@@ -159,17 +159,19 @@ fn lines(entries: &[Entry]) -> String {
 
 fn table(entries: &[Entry]) -> String {
     let mut text = format!(
-        "{:>8}  {:<9}  {:<16}  {:<36}  {:>8}  {:<20}  REASON",
-        "NUMBER", "STATE", "SINK", "ID", "ATTEMPTS", "DUE"
+        "{:>8}  {:<9}  {:<16}  {:<24}  {:<36}  {:>8}  {:<20}  REASON",
+        "NUMBER", "STATE", "SINK", "SUBJECT", "ID", "ATTEMPTS", "DUE"
     );
     for entry in entries {
-        let Entry { seq, sink, id, attempts, next_attempt, .. } = entry;
+        let Entry { seq, sink, subject, id, attempts, next_attempt, .. } = entry;
         let due = if entry.state == State::Pending { format!("{next_attempt:.0}") } else { String::new() };
-        let (state, id) = (entry.state.as_str(), one_line(id));
+        let (state, subject, id) = (entry.state.as_str(), one_line(subject), one_line(id));
         let reason = one_line(entry.reason.as_deref().unwrap_or_default());
         // Writing to a String cannot fail.
-        let _infallible =
-            write!(text, "\n{seq:>8}  {state:<9}  {sink:<16}  {id:<36}  {attempts:>8}  {due:<20}  {reason}");
+        let _infallible = write!(
+            text,
+            "\n{seq:>8}  {state:<9}  {sink:<16}  {subject:<24}  {id:<36}  {attempts:>8}  {due:<20}  {reason}"
+        );
     }
     text
 }

@@ -61,9 +61,17 @@ pub(crate) struct BeaconArgs {
     pub(crate) process: ProcessArgs,
 }
 
+const CONFIG: &str = "/config/config.yaml";
+
+/// A variable that is set but empty counts as not set.
+#[expect(clippy::unnecessary_wraps, reason = "clap takes it so")]
+fn path(text: &str) -> Result<PathBuf, std::convert::Infallible> {
+    Ok(if text.is_empty() { CONFIG } else { text }.into())
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct FileArgs {
     /// The configuration file.
-    #[arg(long, short, value_name = "FILE", env = "CONFIG_PATH", default_value = "/config/config.yaml")]
+    #[arg(long, short, value_name = "FILE", env = "CONFIG_PATH", default_value = CONFIG, value_parser = path)]
     pub(crate) config: PathBuf,
 }
