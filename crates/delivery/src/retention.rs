@@ -1,8 +1,10 @@
 //! Removes what was delivered or discarded long enough ago, in small steps, and gives its space back.
 
+use std::iter::repeat;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use watchfire_runtime::{chain, clock};
 
@@ -13,6 +15,12 @@ use crate::store::{Error, Store};
 const STEP: u32 = 500;
 /// Pages that are given back to the volume in one transaction: 2 MiB.
 const PAGES: u32 = 512;
+
+/// How long to wait before each look: the second comes soon after the first, also in a process that does not last long.
+pub fn looks(every: Duration) -> impl Iterator<Item = Duration> {
+    let every = every.max(Duration::from_millis(10));
+    [Duration::ZERO, every.min(Duration::from_mins(1))].into_iter().chain(repeat(every))
+}
 
 /// Cleans one store's outbox.
 #[derive(Clone)]
@@ -30,11 +38,12 @@ impl Retention {
 
     /// Cleans until the token is cancelled. A failure is logged, and tried again in the next round.
     pub async fn run(self, token: CancellationToken) -> Result<(), Error> {
-        let mut ticks = tokio::time::interval(self.every.max(Duration::from_millis(10)));
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         // What is old enough by two looks in a row: a clock that jumps ahead and back removes nothing.
         let mut last = Timestamp::MIN;
-        while token.run_until_cancelled(ticks.tick()).await.is_some() {
+        for wait in looks(self.every) {
+            if token.run_until_cancelled(sleep(wait)).await.is_none() {
+                break;
+            }
             let old = clock::now().checked_sub(self.keep).unwrap_or(Timestamp::MIN);
             let before = std::mem::replace(&mut last, old).min(old);
             match self.clean(before, &token).await {

@@ -149,9 +149,7 @@ impl Error {
             Self::Foreign(_) => "choose another path for the store",
             Self::Linked { .. } => "remove the other names; a copy is a store of its own, a second name is not",
             Self::Damaged { .. } => DAMAGED,
-            Self::Emptied(_) => {
-                "put a copy of it back, or mount its volume; to begin anew, remove the file that ends in .lock, too"
-            }
+            Self::Emptied(_) => "put a copy of it back; to begin anew, remove the file that ends in .lock, too",
             Self::Unlocked(_) => {
                 "stop whatever else has opened the store since, and restart the service; the file that ends in .lock stays"
             }

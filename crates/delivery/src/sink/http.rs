@@ -164,10 +164,15 @@ impl Http {
         let client =
             client.build().map_err(|error| misconfigured(&chain(&error), "check the TLS setup of this host"))?;
         let sink = Self { client, target, config, granted: Granted::default() };
-        match sink.credentials() {
-            // A file that is not there, or not right yet: what is queued waits for it.
-            Err(Error::Credentials { .. }) if sink.has_files() => {}
-            found => found?,
+        let Config { token, signing, .. } = &sink.config;
+        for (source, found) in
+            [(token, sink.request(Method::HEAD).map(drop)), (signing, sink.signature("", &[]).map(drop))]
+        {
+            match found {
+                // A file that is not there, or not right yet: what is queued waits for it.
+                Err(Error::Credentials { .. }) if source.as_ref().is_some_and(SecretSource::is_file) => {}
+                found => found?,
+            }
         }
         Ok(sink)
     }
@@ -176,10 +181,6 @@ impl Http {
     pub fn credentials(&self) -> Result<(), Error> {
         drop(self.request(Method::HEAD)?);
         self.signature("", &[]).map(drop)
-    }
-
-    fn has_files(&self) -> bool {
-        [&self.config.token, &self.config.signing].into_iter().flatten().any(SecretSource::is_file)
     }
 
     /// A request with what every one carries, and the token as it is at this moment.
@@ -217,7 +218,7 @@ impl Http {
         self.granted.turn(handshake, self.asked(handshake), |why| self.refused(why)).await?;
         let outcome = self.answer(self.message(event)?.header(ORIGIN, handshake.origin.clone())).await;
         if let Err(Error::Status { status: 401 | 403 | 405 | 410, .. }) = outcome {
-            self.granted.forget().await;
+            self.granted.forget();
         }
         outcome
     }
@@ -268,7 +269,7 @@ impl Http {
         let signature = signature::sign(secrets.expose_secret(), &id, timestamp, body);
         let signature = signature.map_err(|error| Error::Credentials {
             target: target(),
-            source: format!("the signing secret is none: {error}").into(),
+            source: format!("the signing secret cannot be used: {error}").into(),
         })?;
         for (name, value) in [("id", &*id), ("timestamp", &timestamp.to_string()), ("signature", &signature)] {
             let name = HeaderName::try_from(format!("webhook-{name}"));

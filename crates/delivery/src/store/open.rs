@@ -51,7 +51,7 @@ pub enum Damaged {
     #[default]
     MoveAside,
     /// The store is not opened: an empty one would be taken for what is known. Nor does it begin empty where one was
-    /// before, or in a folder that is not there, such as that of a volume that is not mounted.
+    /// before, or in a folder that is not there, such as one on a volume that is not mounted.
     Refuse,
 }
 
@@ -85,7 +85,10 @@ pub(super) fn open(path: &Path, modules: &[Module], damaged: Damaged) -> Result<
     }
     refuse_by_header(path)?;
     let lock = lock(path)?;
-    let was_here = lock.metadata().is_ok_and(|lock| lock.len() > 0);
+    let of_lock = beside(path, ".lock");
+    let about = lock.metadata().map_err(file("look at", &of_lock))?;
+    let lock_identity = (of_lock, (about.dev(), about.ino()));
+    let was_here = about.len() > 0;
     if damaged == Damaged::Refuse && was_here && fs::metadata(path).map_or(0, |it| it.len()) == 0 {
         return Err(Error::Emptied(path.clone()));
     }
@@ -107,13 +110,11 @@ pub(super) fn open(path: &Path, modules: &[Module], damaged: Damaged) -> Result<
     migrate(&mut writer, modules)?;
     let reader = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     if !was_here {
-        // Where the volume is full, the next start says it.
+        // Where the volume is full, the next start writes it.
         (&lock).write_all(b"in use\n").ok();
     }
-    let of_lock = beside(path, ".lock");
-    let lock_identity = identity(&of_lock).map_err(file("look at", &of_lock))?;
     let identity = identity(path).map_err(file("look at", path))?;
-    Ok(Opened { writer, reader, lock, lock_identity: (of_lock, lock_identity), folder, identity })
+    Ok(Opened { writer, reader, lock, lock_identity, folder, identity })
 }
 
 /// Opens the store for a command-line tool, which works beside the service: no lock, nothing created or changed.

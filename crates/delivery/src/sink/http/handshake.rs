@@ -4,6 +4,7 @@
 //! The status of the answer proves nothing: what counts is that it names the origin, or any.
 
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
@@ -27,7 +28,11 @@ pub struct Handshake {
 
 /// What the endpoint said, and when it may be sent the next request.
 #[derive(Debug, Default)]
-pub(super) struct Granted(Mutex<State>);
+pub(super) struct Granted {
+    state: Mutex<State>,
+    /// Whether what was granted is not granted any more.
+    forgotten: AtomicBool,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -83,37 +88,45 @@ impl Granted {
         &self,
         handshake: &Handshake,
         ask: impl Future<Output = Result<HeaderMap, E>>,
-        refused: impl FnOnce(Refused) -> E,
+        refused: impl Fn(Refused) -> E,
     ) -> Result<(), E> {
-        let came = Instant::now();
-        let mut state = self.0.lock().await;
-        let apart = match (state.apart, &state.vain) {
-            (Some(apart), _) => apart,
-            (None, Some((at, why))) if *at > came => return Err(refused(why.clone())),
-            (None, _) => {
-                let answer = ask.await;
-                let allowed = answer.as_ref().map_err(|_| Refused::Unanswered);
-                match allowed.and_then(|answer| handshake.allowed(answer).map_err(Refused::NotAllowed)) {
-                    Ok(apart) => *state.apart.insert(apart),
-                    Err(why) => {
-                        state.vain = Some((Instant::now(), why.clone()));
-                        answer?;
-                        return Err(refused(why));
+        let (came, mut ask) = (Instant::now(), Some(ask));
+        // Held while it asks and waits: all others wait for the answer, and behind it for their turn.
+        let mut state = self.state.lock().await;
+        loop {
+            if self.forgotten.swap(false, Ordering::Relaxed) {
+                state.apart = None;
+            }
+            let apart = match (state.apart, &state.vain) {
+                (Some(apart), _) => apart,
+                (None, Some((at, why))) if *at > came => return Err(refused(why.clone())),
+                (None, _) => {
+                    let Some(ask) = ask.take() else { return Err(refused(Refused::Unanswered)) };
+                    let answer = ask.await;
+                    let allowed = answer.as_ref().map_err(|_| Refused::Unanswered);
+                    match allowed.and_then(|answer| handshake.allowed(answer).map_err(Refused::NotAllowed)) {
+                        Ok(apart) => *state.apart.insert(apart),
+                        Err(why) => {
+                            state.vain = Some((Instant::now(), why.clone()));
+                            answer?;
+                            return Err(refused(why));
+                        }
                     }
                 }
-            }
-        };
-        // All others wait behind it for theirs.
-        if let Some(turn) = state.next {
+            };
+            let now = Instant::now();
+            let Some(turn) = state.next.filter(|next| *next > now) else {
+                state.next = Some(now + apart);
+                return Ok(());
+            };
+            // What is granted may be forgotten meanwhile.
             sleep_until(turn).await;
         }
-        state.next = Some(Instant::now() + apart);
-        Ok(())
     }
 
     /// The endpoint lets nothing in: it is asked again before the next request, which comes no sooner for that.
-    pub(super) async fn forget(&self) {
-        self.0.lock().await.apart = None;
+    pub(super) fn forget(&self) {
+        self.forgotten.store(true, Ordering::Relaxed);
     }
 
     /// Whether the answer to the question allows anything.
@@ -174,12 +187,12 @@ mod tests {
 
         let begun = Instant::now();
         assert_eq!(turn(Some(allowed("60"))).await, Ok(()));
-        granted.forget().await;
+        granted.forget();
         assert_eq!(turn(Some(allowed("20"))).await, Ok(()));
         assert_eq!(begun.elapsed(), Duration::from_secs(2), "asking takes one, and is the wait for the turn as well");
         assert_eq!(turn(None).await, Ok(()));
         assert_eq!((begun.elapsed(), asked.get()), (Duration::from_secs(5), 3));
-        granted.forget().await;
+        granted.forget();
         assert_eq!(turn(Some(allowed("1"))).await, Ok(()));
         let slow = Instant::now();
         let waited = futures_util::join!(turn(None), turn(None));
