@@ -7,12 +7,12 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube::Client;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use watchfire_delivery::metrics::Metrics as DeliveryMetrics;
 use watchfire_delivery::outbox;
-use watchfire_delivery::retention::Retention as OutboxRetention;
+use watchfire_delivery::retention::{Retention as OutboxRetention, looks};
 use watchfire_delivery::sink::{self, http::Http};
 use watchfire_delivery::store::{self, Damaged, Store, open_beside};
 use watchfire_delivery::worker::{Queue, Worker};
@@ -171,11 +171,12 @@ async fn clean(
     metrics: Metrics,
     token: CancellationToken,
 ) -> Result<(), store::Error> {
-    let mut ticks = interval(retention.every);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // What is old enough by two looks in a row: a clock that jumps ahead and back removes nothing.
     let mut last = Timestamp::MIN;
-    while token.run_until_cancelled(ticks.tick()).await.is_some() {
+    for wait in looks(retention.every) {
+        if token.run_until_cancelled(sleep(wait)).await.is_none() {
+            break;
+        }
         let now = clock::now().checked_sub(retention.keep).unwrap_or(Timestamp::MIN);
         let before = std::mem::replace(&mut last, now).min(now);
         let begun = Instant::now();

@@ -1,6 +1,6 @@
 //! Compares cluster, ledger and what was delivered, and changes nothing; beside the service, or while it is stopped.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use kube::Client;
@@ -41,7 +41,7 @@ pub struct Findings {
 }
 
 /// An object of which cluster and ledger differ.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Finding {
     /// The kind.
     pub kind: String,
@@ -87,14 +87,17 @@ pub async fn verify(config: &BeaconConfig, client: &Client) -> Result<Findings, 
                         sleep(MEANWHILE).await;
                         match listed(entry, namespace, &config.rule, client).await {
                             Ok((key, objects)) => {
-                                let still = self::differ(&connection, &key, objects)?;
+                                let still: HashSet<_> = self::differ(&connection, &key, objects)?.into_iter().collect();
                                 differ.retain(|it| still.contains(it));
                             }
                             Err(error) => findings.unanswered.push(unanswered(entry, namespace, &error)),
                         }
                     }
-                    for (finding, gone) in differ {
-                        if gone { findings.vanished.push(finding) } else { findings.unannounced.push(finding) }
+                    for (finding, lacks) in differ {
+                        match lacks {
+                            Lacks::Ledger => findings.unannounced.push(finding),
+                            Lacks::Cluster => findings.vanished.push(finding),
+                        }
                     }
                 }
                 Err(error) => findings.unanswered.push(unanswered(entry, namespace, &error)),
@@ -136,8 +139,19 @@ async fn listed(
     Ok((key, found))
 }
 
-/// What of a scope differs, and whether it is what the ledger has, and the cluster has not.
-fn differ(connection: &Connection, key: &ScopeKey, mut objects: Objects) -> Result<Vec<(Finding, bool)>, store::Error> {
+/// Where an object is missing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Lacks {
+    Ledger,
+    Cluster,
+}
+
+/// What of a scope differs, and how.
+fn differ(
+    connection: &Connection,
+    key: &ScopeKey,
+    mut objects: Objects,
+) -> Result<Vec<(Finding, Lacks)>, store::Error> {
     let finding = |(namespace, name): (String, String), uid| Finding { kind: key.kind.clone(), namespace, name, uid };
     let mut differ = Vec::new();
     if let Some((scope, _)) = ledger::find(connection, key)? {
@@ -146,11 +160,11 @@ fn differ(connection: &Connection, key: &ScopeKey, mut objects: Objects) -> Resu
             if objects.get(&at) == Some(&known.uid) {
                 objects.remove(&at);
             } else {
-                differ.push((finding(at, known.uid), true));
+                differ.push((finding(at, known.uid), Lacks::Cluster));
             }
         })?;
     }
-    differ.extend(objects.into_iter().map(|(at, uid)| (finding(at, uid), false)));
+    differ.extend(objects.into_iter().map(|(at, uid)| (finding(at, uid), Lacks::Ledger)));
     Ok(differ)
 }
 

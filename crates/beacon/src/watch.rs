@@ -409,8 +409,12 @@ impl Scope<'_> {
     async fn commit(&mut self, steps: Vec<Step>) -> Result<(), Stopped> {
         let (mut rest, mut intake) = (steps, self.common.intake.clone());
         while !rest.is_empty() {
-            let open = self.ledger.heartbeat.during(intake.wait_for(|open| *open));
-            self.ledger.token.run_until_cancelled(open).await.ok_or(Stopped)?.map_err(|_| Stopped)?;
+            // What was heard before a stop is noted, too, unless nothing is taken in.
+            let is_open = *intake.borrow();
+            if !is_open {
+                let open = self.ledger.heartbeat.during(intake.wait_for(|open| *open));
+                self.ledger.token.run_until_cancelled(open).await.ok_or(Stopped)?.map_err(|_| Stopped)?;
+            }
             let after = rest.split_off(rest.len().min(CHUNK));
             let (book, now) = (self.book.clone(), clock::now());
             let chunk = std::sync::Arc::new(rest);

@@ -348,6 +348,9 @@ fn endpoint(
     let token = token.or_else(|| raw.token_file.map(SecretSource::file));
     let signing = literal("ENDPOINT_SIGNING_SECRET");
     let signing = signing.or_else(|| raw.signing_secret_file.map(SecretSource::file));
+    if token.is_some() && url.as_ref().is_some_and(|url| !url.username().is_empty()) {
+        problems.push("endpoint.url", "has a user, and a token is given, too: leave one of them out");
+    }
     if token.is_some() && headers.contains_key(http::header::AUTHORIZATION) {
         problems.push("endpoint.headers", "has Authorization, and a token is given, too: leave one of them out");
     }

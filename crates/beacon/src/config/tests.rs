@@ -142,3 +142,11 @@ fn what_tls_is_told_means_nothing_without_it() {
     assert!(!warned("http://example.com/events", "{insecureSkipVerify: false}"));
     assert!(!warned("https://example.com/events", "{insecureSkipVerify: true}"));
 }
+
+#[test]
+fn a_user_and_a_token_exclude_each_other() {
+    let text = LEAST.replace("https://", "https://user:hunter2@");
+    assert!(read(&text, &[]).is_ok());
+    let told = read(&text, &[("ENDPOINT_AUTH_TOKEN", "t")]).unwrap_err().join("\n");
+    assert!(told.contains("endpoint.url: has a user, and a token") && !told.contains("hunter2"), "{told}");
+}

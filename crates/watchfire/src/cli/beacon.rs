@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use watchfire_beacon::rights::ServiceAccount;
 
@@ -64,14 +65,13 @@ pub(crate) struct BeaconArgs {
 const CONFIG: &str = "/config/config.yaml";
 
 /// A variable that is set but empty counts as not set.
-#[expect(clippy::unnecessary_wraps, reason = "clap takes it so")]
-fn path(text: &str) -> Result<PathBuf, std::convert::Infallible> {
-    Ok(if text.is_empty() { CONFIG } else { text }.into())
+fn path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(|text| if text.is_empty() { CONFIG.into() } else { text.into() })
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct FileArgs {
     /// The configuration file.
-    #[arg(long, short, value_name = "FILE", env = "CONFIG_PATH", default_value = CONFIG, value_parser = path)]
+    #[arg(long, short, value_name = "FILE", env = "CONFIG_PATH", default_value = CONFIG, value_parser = path())]
     pub(crate) config: PathBuf,
 }

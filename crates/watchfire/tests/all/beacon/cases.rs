@@ -210,7 +210,7 @@ async fn what_is_taken_and_cannot_be_noted_is_sent_again_only_after_a_kill() {
     let Some(stage) = Stage::set("beacon::noted").await else { return };
     let beacon = stage.start().await;
     let somebody = open_beside(Path::new(&stage.ledger()), &[]).unwrap();
-    let slow = || Answer::status(200).after(Duration::from_secs(1));
+    let slow = || Answer::status(200).after(Duration::from_secs(3));
     stage.receiver.script([slow()]);
     stage.create("a", Some("1")).await;
     stage.receiver.wait_for(1).await;
