@@ -4,21 +4,20 @@ use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use kube::Client;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use watchfire_delivery::metrics::Metrics as DeliveryMetrics;
 use watchfire_delivery::outbox;
-use watchfire_delivery::retention::{Retention as OutboxRetention, looks};
+use watchfire_delivery::retention::{Looks, Retention as OutboxRetention};
 use watchfire_delivery::sink::{self, http::Http};
 use watchfire_delivery::store::{self, Damaged, Store, open_beside};
 use watchfire_delivery::worker::{Queue, Worker};
+use watchfire_runtime::chain;
 use watchfire_runtime::health::Health;
 use watchfire_runtime::tasks::{Stage, Tasks};
-use watchfire_runtime::{chain, clock};
 
 use crate::config::{BeaconConfig, Retention, Storage};
 use crate::endpoint::Endpoint;
@@ -171,14 +170,8 @@ async fn clean(
     metrics: Metrics,
     token: CancellationToken,
 ) -> Result<(), store::Error> {
-    // What is old enough by two looks in a row: a clock that jumps ahead and back removes nothing.
-    let mut last = Timestamp::MIN;
-    for wait in looks(retention.every) {
-        if token.run_until_cancelled(sleep(wait)).await.is_none() {
-            break;
-        }
-        let now = clock::now().checked_sub(retention.keep).unwrap_or(Timestamp::MIN);
-        let before = std::mem::replace(&mut last, now).min(now);
+    let mut looks = Looks::new(retention.keep, retention.every);
+    while let Some(before) = looks.next(&token).await {
         let begun = Instant::now();
         let cleaned = async {
             let mut episodes = 0;

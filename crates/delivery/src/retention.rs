@@ -1,6 +1,6 @@
 //! Removes what was delivered or discarded long enough ago, in small steps, and gives its space back.
 
-use std::iter::repeat;
+use std::mem::replace;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -16,10 +16,33 @@ const STEP: u32 = 500;
 /// Pages that are given back to the volume in one transaction: 2 MiB.
 const PAGES: u32 = 512;
 
-/// How long to wait before each look: the second comes soon after the first, also in a process that does not last long.
-pub fn looks(every: Duration) -> impl Iterator<Item = Duration> {
-    let every = every.max(Duration::from_millis(10));
-    [Duration::ZERO, every.min(Duration::from_mins(1))].into_iter().chain(repeat(every))
+/// The longest wait between the first two looks, also of a process that does not last long.
+const SOON: Duration = Duration::from_mins(1);
+
+/// When to look for what is old enough. That is what was so by two looks in a row: a clock that jumps ahead and back
+/// removes nothing.
+#[derive(Debug)]
+pub struct Looks {
+    keep: Duration,
+    every: Duration,
+    wait: Duration,
+    last: Timestamp,
+}
+
+impl Looks {
+    /// Looks every `every` for what is older than `keep`.
+    pub fn new(keep: Duration, every: Duration) -> Self {
+        Self { keep, every: every.max(Duration::from_millis(10)), wait: Duration::ZERO, last: Timestamp::MIN }
+    }
+
+    /// Waits for the next look, and returns before when a thing must have ended to be old enough; none once the token is
+    /// cancelled.
+    pub async fn next(&mut self, token: &CancellationToken) -> Option<Timestamp> {
+        token.run_until_cancelled(sleep(self.wait)).await?;
+        self.wait = if self.wait.is_zero() { self.every.min(SOON) } else { self.every };
+        let old = clock::now().checked_sub(self.keep).unwrap_or(Timestamp::MIN);
+        Some(replace(&mut self.last, old).min(old))
+    }
 }
 
 /// Cleans one store's outbox.
@@ -38,14 +61,8 @@ impl Retention {
 
     /// Cleans until the token is cancelled. A failure is logged, and tried again in the next round.
     pub async fn run(self, token: CancellationToken) -> Result<(), Error> {
-        // What is old enough by two looks in a row: a clock that jumps ahead and back removes nothing.
-        let mut last = Timestamp::MIN;
-        for wait in looks(self.every) {
-            if token.run_until_cancelled(sleep(wait)).await.is_none() {
-                break;
-            }
-            let old = clock::now().checked_sub(self.keep).unwrap_or(Timestamp::MIN);
-            let before = std::mem::replace(&mut last, old).min(old);
+        let mut looks = Looks::new(self.keep, self.every);
+        while let Some(before) = looks.next(&token).await {
             match self.clean(before, &token).await {
                 Ok(0) => {}
                 Ok(rows) => tracing::debug!(rows, "outbox cleaned"),
@@ -67,5 +84,27 @@ impl Retention {
         }
         while !token.is_cancelled() && self.store.vacuum(PAGES).await? > 0 {}
         Ok(rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// S28 of the beacon.
+    #[tokio::test(start_paused = true)]
+    async fn the_first_look_removes_nothing_and_the_second_comes_soon() {
+        let token = CancellationToken::new();
+        let mut looks = Looks::new(Duration::from_hours(48), Duration::from_hours(1));
+        let begun = tokio::time::Instant::now();
+        assert_eq!(looks.next(&token).await, Some(Timestamp::MIN));
+        let old = clock::now() - jiff::SignedDuration::from_hours(48);
+        let second = looks.next(&token).await.unwrap();
+        assert!(second > Timestamp::MIN && second <= old, "what was old by the first look");
+        assert_eq!(begun.elapsed(), SOON);
+        assert!(looks.next(&token).await.unwrap() >= second);
+        assert_eq!(begun.elapsed(), SOON + Duration::from_hours(1));
+        token.cancel();
+        assert_eq!(looks.next(&token).await, None);
     }
 }
