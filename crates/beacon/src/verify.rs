@@ -69,6 +69,8 @@ enum Error {
     Kind(#[from] Unwatchable),
     #[error("list its objects")]
     List(#[from] kube::Error),
+    #[error("read the ledger's objects")]
+    Ledger(#[from] store::Error),
 }
 
 /// Compares all scopes of a configuration. Fails if the ledger cannot be read; a scope that cannot be listed is a
@@ -78,21 +80,9 @@ pub async fn verify(config: &BeaconConfig, client: &Client) -> Result<Findings, 
     let mut findings = Findings::default();
     for entry in &config.entries {
         for namespace in entry.places() {
-            match listed(entry, namespace, &config.rule, client).await {
-                Ok((key, objects)) => {
-                    findings.objects += objects.len() as u64;
-                    let mut differ = differ(&connection, &key, objects)?;
-                    // A service beside may be about to note, or to hear, what has just happened.
-                    if !differ.is_empty() {
-                        sleep(MEANWHILE).await;
-                        match listed(entry, namespace, &config.rule, client).await {
-                            Ok((key, objects)) => {
-                                let still: HashSet<_> = self::differ(&connection, &key, objects)?.into_iter().collect();
-                                differ.retain(|it| still.contains(it));
-                            }
-                            Err(error) => findings.unanswered.push(unanswered(entry, namespace, &error)),
-                        }
-                    }
+            match compare(&connection, entry, namespace, &config.rule, client).await {
+                Ok((objects, differ)) => {
+                    findings.objects += objects;
                     for (finding, lacks) in differ {
                         match lacks {
                             Lacks::Ledger => findings.unannounced.push(finding),
@@ -100,7 +90,11 @@ pub async fn verify(config: &BeaconConfig, client: &Client) -> Result<Findings, 
                         }
                     }
                 }
-                Err(error) => findings.unanswered.push(unanswered(entry, namespace, &error)),
+                Err(Error::Ledger(error)) => return Err(error),
+                Err(error) => {
+                    let place = namespace.unwrap_or_default();
+                    findings.unanswered.push(format!("{} {place}: {}", entry.name(), told(&error)));
+                }
             }
         }
     }
@@ -118,6 +112,27 @@ pub async fn verify(config: &BeaconConfig, client: &Client) -> Result<Findings, 
 }
 
 type Objects = BTreeMap<(String, String), String>;
+
+/// How many annotated objects a scope has, and what of it differs, twice: a service beside may be about to note, or to
+/// hear, what has just happened.
+async fn compare(
+    connection: &Connection,
+    entry: &Entry,
+    namespace: Option<&str>,
+    rule: &Rule,
+    client: &Client,
+) -> Result<(u64, Vec<(Finding, Lacks)>), Error> {
+    let (key, objects) = listed(entry, namespace, rule, client).await?;
+    let count = objects.len() as u64;
+    let mut found = differ(connection, &key, objects)?;
+    if !found.is_empty() {
+        sleep(MEANWHILE).await;
+        let (key, objects) = listed(entry, namespace, rule, client).await?;
+        let still: HashSet<_> = differ(connection, &key, objects)?.into_iter().collect();
+        found.retain(|it| still.contains(it));
+    }
+    Ok((count, found))
+}
 
 /// The UIDs of the annotated objects of a scope, by namespace and name.
 async fn listed(
@@ -166,8 +181,4 @@ fn differ(
     }
     differ.extend(objects.into_iter().map(|(at, uid)| (finding(at, uid), Lacks::Ledger)));
     Ok(differ)
-}
-
-fn unanswered(entry: &Entry, namespace: Option<&str>, error: &Error) -> String {
-    format!("{} {}: {}", entry.name(), namespace.unwrap_or_default(), told(error))
 }
